@@ -108,7 +108,7 @@ pub use shm::{PendingAck, is_own_address};
 pub use sys::cancellation;
 pub use sys::fd::descriptor_share;
 pub use sys::identity;
-pub use sys::random::make_predictable;
+pub use sys::random::{make_predictable, random_u32};
 pub use tx::batch::{CommittedPacket, TxBatch};
 pub use tx::inside::InsideRun;
 

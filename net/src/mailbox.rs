@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr as UnixAddr;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
 use urxe_wire::Gid;
 
 use crate::ipc::NAME_PREFIX;
 use crate::qpn_registry::mailbox_name;
+use crate::sys::cancellation::CancelGuard;
 
 /// A name for datagrams of other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +41,21 @@ impl Mailbox {
                 u128::from_be_bytes(gid.octets())
             )),
             Self::Mad(name) => name.address(),
+        }
+    }
+}
+
+impl Mailbox {
+    /// Whether a process holds the name.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub(crate) fn is_held(&self) -> io::Result<bool> {
+        let _guard = CancelGuard::new();
+        match UnixDatagram::unbound()?.connect_addr(&self.name()?) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+            Err(error) => Err(error),
         }
     }
 }

@@ -495,6 +495,13 @@ impl Port {
         }
     }
 
+    /// Whether a process of this host has the block that a QPN is in. One that cannot be asked for counts as there.
+    #[must_use]
+    pub fn has_owner(&self, qpn: Qpn) -> bool {
+        let block = block_of(qpn);
+        self.registry.owns(block) || Mailbox::Block(block).is_held().unwrap_or(true)
+    }
+
     /// Whether a packet to `qpn` is delivered here. Packets of QP0, QP1 and of multicast are for whoever gets them.
     pub(crate) fn accepts(&self, qpn: Qpn) -> bool {
         self.owns_qpn(qpn) || matches!(qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST)

@@ -69,9 +69,13 @@ pub const DIAGNOSTICS: &[(&str, &[&str])] = &[
     ("saquery PR", &["dlid....................{lid}"]),
     ("saquery LR", &["LinkRecord dump"]),
     ("saquery LFTR", &["LFT Record dump"]),
+    ("saquery MFTR", &[]),
     ("saquery SWIR", &["SwitchInfoRecord"]),
+    ("saquery SL2VL", &["SL2VLTableRecord"]),
+    ("saquery VLAR", &["VLArbTableRecord"]),
+    ("saquery IIR", &[]),
     ("saquery GIR", &["{guid}"]),
-    ("saquery PKTR", &["0xffff"]),
+    ("saquery --smkey 1 PKTR", &["0xffff"]),
     ("saquery SMIR", &["SMState...............3"]),
     ("saquery CPI", &["Capability mask..........0x0200"]),
     ("saquery MCMR", &[]),
@@ -82,13 +86,7 @@ pub const DIAGNOSTICS: &[(&str, &[&str])] = &[
 ];
 
 /// Commands of infiniband-diags that the subnet refuses, and what they say.
-pub const REFUSED_DIAGNOSTICS: &[(&str, &str)] = &[
-    ("saquery IIR", "0x000c"),
-    ("saquery MFTR", "0x000c"),
-    ("saquery SL2VL", "0x000c"),
-    ("saquery VLAR", "0x000c"),
-    ("ibccquery CongestionInfo {lid}", "CongestionInfo"),
-];
+pub const REFUSED_DIAGNOSTICS: &[(&str, &str)] = &[("ibccquery CongestionInfo {lid}", "CongestionInfo")];
 
 /// A subnet of one host or two.
 #[derive(Debug)]

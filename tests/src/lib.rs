@@ -46,6 +46,7 @@ pub mod forward;
 mod infiniband;
 mod inside;
 mod launcher;
+pub mod opensm;
 mod perftest;
 mod pingpong;
 mod process;

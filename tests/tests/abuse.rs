@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::verbs::{Context, Mr, Op, Options, Pair, RecvWr, SendWr, Status};
-use urxe_tests::{Perftest, PingPong, TIMEOUT, World, in_world, in_world_with, own_counter, wait_until};
+use urxe_tests::{
+    Perftest, PingPong, TIMEOUT, World, in_world, in_world_with, memory_of_our_own, own_counter, wait_until,
+};
 use urxe_wire::icrc::{self, Flow};
 use urxe_wire::mad::field::Field;
 use urxe_wire::mad::node::port_info;
@@ -177,13 +179,66 @@ fn lock() -> [u8; MAD_LEN] {
     datagram
 }
 
+fn infiniband(world: &World) -> Result<()> {
+    world.host().set_env("URXE_LINK_LAYER", "infiniband");
+    Ok(())
+}
+
+/// Floods of datagrams to QP0 and QP1 of a port of InfiniBand, of every class and method, sound and not: nothing grows, and the port
+/// answers.
+#[test]
+fn floods_of_management_datagrams_grow_nothing() {
+    in_world_with(infiniband, || {
+        let _context = Context::open()?;
+        let strangers = (2..=9).map(|last| Stranger::at(&format!("127.0.0.{last}"))).collect::<Result<Vec<_>>>()?;
+        let ud = opcode(Transport::Ud, Operation::SendOnly)?;
+        let mut random = 1_u64;
+        let mut flood = || {
+            for (number, stranger) in (0..20_000).zip(strangers.iter().cycle()) {
+                random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(number);
+                let [a, b, c, d, e, f, ..] = random.to_be_bytes();
+                let mut datagram = [f; MAD_LEN];
+                for (to, from) in datagram[4..].iter_mut().zip(random.to_be_bytes().iter().cycle()) {
+                    *to ^= from;
+                }
+                let classes = [1, 0x81, 3, 4, 7, 9, 0x32, subnet_vendor::CLASS, a];
+                let methods = [1, 2, 3, 5, 6, 7, 0x12, 0x15, 0x81, 0x95, b];
+                datagram[..4].copy_from_slice(&[
+                    1,
+                    classes[usize::from(c) % 9],
+                    1 + d % 2,
+                    methods[usize::from(e) % 11],
+                ]);
+                (datagram[16], datagram[17]) = (0, e % 0x40);
+                datagram[37..40].copy_from_slice(&subnet_vendor::OUI);
+                let (qpn, q_key) = if f % 2 == 0 { (Qpn::SMI, QKey(0)) } else { (Qpn::GSI, QKey::GSI) };
+                stranger.send_mad(Bth::new(ud, qpn, Psn::new(0)), q_key, &datagram)?;
+            }
+            anyhow::Ok(())
+        };
+        flood()?;
+        let before = memory_of_our_own()?;
+        flood()?;
+        let grown = memory_of_our_own()?.saturating_sub(before);
+        ensure!(grown < 1 << 20, "{grown} bytes");
+        // NodeInfo of the port, which the answers of others may come before.
+        let answers = UdpSocket::bind(("127.0.0.2", ROCE_PORT))?;
+        answers.set_read_timeout(Some(Duration::from_millis(100)))?;
+        let header = Mad::new(Mad::CLASS_SUBN_LID, 1, Mad::METHOD_GET, smp::Attribute::NodeInfo as u16);
+        let question = mad(Mad { transaction_id: 0x1234_5678, ..header }, 0, &[]);
+        wait_until("an answer", || {
+            strangers[0].send_mad(Bth::new(ud, Qpn::SMI, Psn::new(0)), QKey(0), &question)?;
+            let mut packet = [0; 512];
+            let came = answers.recv(&mut packet).unwrap_or_default();
+            let is_it = |bytes: &[u8]| bytes.starts_with(&[1, 1, 1, 0x81]) && bytes[8..16] == question[8..16];
+            Ok(packet[..came].windows(MAD_LEN).any(is_it))
+        })
+    });
+}
+
 /// Each datagram to QP0 and QP1 of a port of InfiniBand that is refused is counted, by its reason.
 #[test]
 fn refused_management_datagrams_are_counted() {
-    let infiniband = |world: &World| {
-        world.host().set_env("URXE_LINK_LAYER", "infiniband");
-        Ok(())
-    };
     in_world_with(infiniband, || {
         let _context = Context::open()?;
         let stranger = Stranger::at("127.0.0.2")?;

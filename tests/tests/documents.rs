@@ -95,7 +95,7 @@ fn the_page_of_infiniband_lists_the_programs_of_its_tests() -> Result<()> {
     let is_of = |listed: &[&str], tested: &[&str]| {
         listed.first() == tested.first() && listed.iter().all(|word| tested.contains(word))
     };
-    let others = include_str!("infiniband_opensm.rs");
+    let others = concat!(include_str!("infiniband_opensm.rs"), include_str!("../src/opensm.rs"));
     for command in &listed {
         let is_other = command.first().is_some_and(|program| others.contains(&format!("\"{program}\"")));
         ensure!(is_other || tested.iter().any(|tested| is_of(command, tested)), "no test of {command:?}");

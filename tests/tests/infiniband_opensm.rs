@@ -1,93 +1,10 @@
 //! Debian's opensm as the manager of a subnet of the InfiniBand personality.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use urxe_tests::{Host, Launcher, Process, TIMEOUT, compile_mad_program, wait_until};
-
-const INFINIBAND: [&str; 4] = ["run", "--link-layer", "infiniband", "--"];
-
-fn text(path: &Path) -> Result<&str> {
-    path.to_str().context("a path that is not UTF-8")
-}
-
-/// Two hosts on a cable, 10.77.0.1 and 10.77.0.2: LIDs 1 and 2.
-struct Cable<'a> {
-    urxe: PathBuf,
-    dir: PathBuf,
-    hosts: [&'a Host; 2],
-    /// Subscribes to reports.
-    program: String,
-    /// Joins groups.
-    joins: String,
-}
-
-impl Cable<'_> {
-    fn spawn(&self, host: usize, words: &[&str]) -> Result<Process> {
-        self.hosts[host].spawn(&self.urxe, &[&INFINIBAND[..], words].concat())
-    }
-
-    fn say(&self, host: usize, words: &[&str]) -> Result<String> {
-        Ok(self.hosts[host].try_run(&self.urxe, &[&INFINIBAND[..], words].concat())?.stdout)
-    }
-
-    fn log(&self, host: usize) -> PathBuf {
-        self.dir.join(format!("opensm{host}.log"))
-    }
-
-    /// Starts opensm with options; its files are in the world's folder.
-    fn opensm(&self, host: usize, options: &[&str]) -> Result<Process> {
-        let folder = self.dir.join(format!("cache{host}"));
-        std::fs::create_dir_all(&folder)?;
-        let variables = [format!("OSM_CACHE_DIR={}/", text(&folder)?), format!("OSM_TMP_DIR={}/", text(&folder)?)];
-        let log = self.log(host);
-        // Each line of the log is written at once: what is waited for is in there. A host has two seconds for an answer, three times:
-        // the default, a tenth of that, is the error of a busy machine.
-        let words =
-            ["env", &variables[0], &variables[1], "opensm", "-D", "0x3", "-d2", "-t", "2000", "-f", text(&log)?];
-        self.spawn(host, &[&words[..], options].concat())
-    }
-
-    /// Waits until the log of opensm has this.
-    fn wait_for(&self, host: usize, wanted: &str) -> Result<()> {
-        wait_until(wanted, || Ok(std::fs::read_to_string(self.log(host)).unwrap_or_default().contains(wanted)))
-    }
-
-    /// Fails if opensm has had errors.
-    fn check_log(&self, host: usize) -> Result<()> {
-        let log = std::fs::read_to_string(self.log(host))?;
-        let errors: Vec<_> = log.lines().filter(|line| line.contains("ERR ")).collect();
-        ensure!(errors.is_empty(), "{errors:#?}");
-        Ok(())
-    }
-
-    /// Waits until a host's subnet manager is the one with this LID and GUID.
-    fn wait_for_manager(&self, host: usize, manager: &str) -> Result<()> {
-        wait_until(manager, || {
-            let said = self.say(host, &["sminfo"])?;
-            Ok(said.contains(manager) && said.contains("SMINFO_MASTER"))
-        })
-    }
-}
-
-fn with_cable(test: impl FnOnce(&Cable<'_>) -> Result<()>) -> Result<()> {
-    let launcher = Launcher::new()?;
-    let (world, other) = (launcher.world(), launcher.world().add_host()?);
-    world.link(world.host(), &other, 1500)?;
-    let program = compile_mad_program(world, "sa_reports", include_str!("../programs/sa_reports.c"))?;
-    let joins = compile_mad_program(world, "sa_multicast", include_str!("../programs/sa_multicast.c"))?;
-    test(&Cable { urxe: launcher.urxe(), dir: world.dir().to_owned(), hosts: [world.host(), &other], program, joins })
-}
-
-fn kill(process: Process) -> Result<()> {
-    process.signal(libc::SIGKILL)?;
-    process.finish(TIMEOUT)?;
-    Ok(())
-}
-
-const FIRST: &str = "sm lid 1 sm guid 0x2005efe0a4d0001";
-const SECOND: &str = "sm lid 2 sm guid 0x2005efe0a4d0002";
-const BUILT_IN: &str = "sm lid 48896 sm guid 0x27572fffe737700";
+use anyhow::{Result, ensure};
+use urxe_tests::opensm::{BUILT_IN, Cable, FIRST, INFINIBAND, SECOND, kill, text, with_cable};
+use urxe_tests::{Host, Launcher, Subnet, TIMEOUT, wait_until};
 
 /// opensm sweeps, is killed, which the built-in manager replaces, and is started again; a host comes, and is missed. As it does
 /// not sweep from time to time, it hears of that by traps.
@@ -160,7 +77,7 @@ fn opensm_reports_to_programs() -> Result<()> {
         let opensm = cable.opensm(0, &[])?;
         cable.wait_for(0, "SUBNET UP")?;
         cable.wait_for_manager(0, FIRST)?;
-        let mut reports = cable.spawn(0, &[&cable.program, "64", "65"])?;
+        let mut reports = cable.spawn(0, &[&cable.reports, "64", "65"])?;
         let mut wait_for = |wanted: &str| {
             wait_until(wanted, || {
                 ensure!(reports.is_running()?, "{}", reports.stdout_so_far());
@@ -175,104 +92,6 @@ fn opensm_reports_to_programs() -> Result<()> {
         kill(reports)?;
         cable.check_log(0)?;
         kill(opensm)
-    })
-}
-
-/// opensm makes a group as one host's program asks for, and lets the other host's join: messages go by the Q_Key and the MLID that it
-/// tells both.
-#[test]
-fn groups_are_joined_at_opensm() -> Result<()> {
-    with_cable(|cable| {
-        let opensm = cable.opensm(0, &[])?;
-        cable.wait_for(0, "SUBNET UP")?;
-        // opensm lets no port join that it does not know.
-        let server = cable.spawn(1, &["ibping", "-S"])?;
-        cable.wait_for(0, "Discovered new port with GUID:0x02005efe0a4d0002")?;
-        let group = "ff15:ba5e::7";
-        let words = ["env", "SM_LID=1", &cable.joins];
-        let mut receiver = cable.spawn(1, &[&words[..], &["recv", group]].concat())?;
-        wait_until("the receiver has joined", || {
-            ensure!(receiver.is_running()?, "{}", receiver.stdout_so_far());
-            Ok(receiver.stdout_so_far().contains("joined"))
-        })?;
-        let groups = cable.say(0, &["saquery", "-g"])?;
-        ensure!(groups.contains(&format!("MGID....................{group}\n")), "{groups}");
-        let sender = cable.say(0, &[&words[..], &["send", group, "by opensm"]].concat())?;
-        let received = receiver.finish(TIMEOUT)?.success()?.stdout;
-        let joined = sender.lines().next().context("no line")?;
-        // MLIDs of opensm are counted up; the built-in administration's follow from the group.
-        ensure!(joined.starts_with("joined 0xc00") && joined.ends_with(" 0x1234"), "{sender}");
-        ensure!(received == format!("{joined}\nmessage by opensm\n"), "{received}");
-        cable.check_log(0)?;
-        kill(opensm)?;
-        kill(server)
-    })
-}
-
-/// rdma_cm joins its groups at opensm.
-#[test]
-fn rdma_cm_joins_at_opensm() -> Result<()> {
-    with_cable(|cable| {
-        let opensm = cable.opensm(0, &[])?;
-        cable.wait_for(0, "SUBNET UP")?;
-        // opensm lets no port join that it does not know.
-        let server = cable.spawn(1, &["ibping", "-S"])?;
-        cable.wait_for(0, "Discovered new port with GUID:0x02005efe0a4d0002")?;
-        cable.wait_for_manager(1, FIRST)?;
-        let mckey = ["mckey", "-m", "239.7.7.7", "-C", "10"];
-        let mut receiver = cable.spawn(1, &[&mckey[..], &["-b", "10.77.0.2"]].concat())?;
-        wait_until("opensm knows the group", || {
-            ensure!(receiver.is_running()?, "{}", receiver.stdout_so_far());
-            Ok(cable.say(0, &["saquery", "-g"])?.contains("MGID....................ff12:4001:ffff::f07:707\n"))
-        })?;
-        wait_until("the receiver listens", || {
-            Ok(cable.hosts[1].run("ip", &["maddress", "show", "dev", "veth0"])?.stdout.contains("239.7.7.7"))
-        })?;
-        cable.spawn(0, &[&mckey[..], &["-b", "10.77.0.1", "-s"]].concat())?.finish(TIMEOUT)?.success()?;
-        receiver.finish(TIMEOUT)?.success()?;
-        cable.check_log(0)?;
-        kill(opensm)?;
-        kill(server)
-    })
-}
-
-/// Interfaces of IPoIB join the broadcast group that opensm has made, with its Q_Key and its MTU, as soon as it manages the
-/// subnet, and ping each other; when it is gone, they join that of the built-in administration again.
-#[test]
-fn ipoib_follows_opensm() -> Result<()> {
-    const BUILT_IN: &str = "MTU 1020, Q_Key 0x0b1b, MLID 0xc000, ";
-    const OF_OPENSM: &str = "MTU 508, Q_Key 0x1234, MLID 0xc000, ";
-    with_cable(|cable| {
-        let partitions = cable.dir.join("partitions.conf");
-        std::fs::write(&partitions, "Default=0x7fff, ipoib, mtu=2, Q_Key=0x1234: ALL=full;\n")?;
-        let up = |host: usize, address: &str| cable.hosts[host].spawn(&cable.urxe, &["ipoib", "up", "ib0", address]);
-        let mut interfaces = [up(0, "192.0.2.1/24")?, up(1, "192.0.2.2/24")?];
-        let mut wait_for = |count: usize, wanted: &str| {
-            for interface in &mut interfaces {
-                wait_until(&format!("{count}: {wanted}"), || {
-                    ensure!(interface.is_running()?, "{}", interface.stderr_so_far());
-                    Ok(interface.stdout_so_far().matches(wanted).count() == count)
-                })?;
-            }
-            // Requests for the neighbour's address may have been lost on the way.
-            wait_until("the neighbour answers", || {
-                let ping = cable.hosts[0].try_run("ping", &["-c", "1", "-W", "1", "192.0.2.2"])?;
-                Ok(ping.status.success())
-            })
-        };
-        wait_for(1, BUILT_IN)?;
-        let opensm = cable.opensm(0, &["-P", text(&partitions)?])?;
-        cable.wait_for(0, "SUBNET UP")?;
-        wait_for(1, OF_OPENSM)?;
-        let groups = cable.say(1, &["saquery", "-g"])?;
-        for group in ["ff12:401b:ffff::ffff:ffff", "ff12:401b:ffff::1"] {
-            ensure!(groups.contains(&format!("MGID....................{group}\n")), "{groups}");
-        }
-        let link = cable.hosts[1].run("ip", &["-o", "link", "show", "ib0"])?.stdout;
-        ensure!(link.contains("mtu 508 "), "{link}");
-        kill(opensm)?;
-        wait_for(2, BUILT_IN)?;
-        interfaces.into_iter().try_for_each(kill)
     })
 }
 
@@ -293,20 +112,39 @@ fn opensm_once() -> Result<()> {
     })
 }
 
-/// opensm's own test of subnet administrations, of the built-in one: inventory, services, events.
+/// Runs flows of osmtest on a host, by `say`, until each passes: leases of services end while it looks for them, on a busy machine.
+fn osmtest(dir: &Path, flows: &[&str], say: impl Fn(&[&str]) -> Result<String>) -> Result<()> {
+    let [inventory, log] = ["inventory.dat", "osmtest.log"].map(|name| dir.join(name));
+    for flow in flows {
+        let words = ["osmtest", "-f", flow, "-i", text(&inventory)?, "-l", text(&log)?, "-t", "2000"];
+        wait_until(flow, || Ok(say(&words)?.contains("\" PASS")))?;
+    }
+    Ok(())
+}
+
+/// opensm's own test of subnet administrations, of the built-in one: inventory, validation, services, events, all of these.
 #[test]
-fn osmtest() -> Result<()> {
+fn osmtest_of_two_hosts() -> Result<()> {
     with_cable(|cable| {
         let server = cable.spawn(1, &["ibping", "-S"])?;
         cable.wait_for_manager(0, BUILT_IN)?;
-        let [inventory, log] = ["inventory.dat", "osmtest.log"].map(|name| cable.dir.join(name));
-        for flow in ["c", "s", "e"] {
-            let words = ["osmtest", "-f", flow, "-i", text(&inventory)?, "-l", text(&log)?, "-t", "2000"];
-            // Leases of services end while it looks for them, on a busy machine.
-            wait_until(flow, || Ok(cable.say(0, &words)?.contains("\" PASS")))?;
-        }
+        osmtest(&cable.dir, &["c", "v", "s", "e", "a"], |words| cable.say(0, words))?;
         kill(server)
     })
+}
+
+/// The flows that leave no room for another host: groups, which one of the tests joins for another host, and tables of all pairs of
+/// ports.
+#[test]
+fn osmtest_of_one_host() -> Result<()> {
+    let subnet = Subnet::on_lo()?;
+    let host = subnet.server();
+    let server = subnet.spawn(host, &["ibping", "-S"])?;
+    // Tables are written into the folder that it runs in.
+    let dir = subnet.world().dir();
+    let cd = ["env", "-C", text(dir)?];
+    osmtest(dir, &["c", "m", "q"], |words| Ok(subnet.run(host, &[&cd[..], words].concat())?.stdout))?;
+    kill(server)
 }
 
 /// opensm sweeps a subnet of many hosts, each of which comes while it runs: as many as `URXE_SUBNET_HOSTS` says.
@@ -322,7 +160,7 @@ fn opensm_sweeps_many_hosts() -> Result<()> {
         urxe: launcher.urxe(),
         dir: world.dir().to_owned(),
         hosts: [hosts[0], hosts[count - 1]],
-        program: String::new(),
+        reports: String::new(),
         joins: String::new(),
     };
     let opensm = cable.opensm(0, &[])?;

@@ -148,7 +148,7 @@ fn messages_to_a_group_that_administration_knows() -> Result<()> {
     let (world, other) = (launcher.world(), launcher.world().add_host()?);
     world.link(world.host(), &other, 1500)?;
     let fabric = Fabric { launcher: &launcher, hosts: vec![world.host(), &other] };
-    let group = "ff12:a01b:fe00::7";
+    let group = "ff12:a01c:fe00::7";
     let mut receiver = fabric.spawn(0, &[&program, "recv", group])?;
     wait_until("the receiver has joined", || {
         ensure!(receiver.is_running()?, "{}", receiver.stdout_so_far());

@@ -83,6 +83,11 @@ impl AdministrationClient for Wake {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
         self.wake();
     }
+
+    fn memberships_ended(&self) {
+        self.is_renewed.store(true, Ordering::Release);
+        self.wake();
+    }
 }
 
 impl EventSink for Wake {

@@ -70,7 +70,7 @@ urxe_net::counters! {
         mad_malformed,
         /// Management datagrams that no agent of this host takes.
         mad_no_agent,
-        /// Responses to no request that waits for one.
+        /// Responses to no request that waits for one, or of another than was asked.
         mad_no_request,
         /// Management datagrams that break the rules of RMPP, or for whose message there is no room.
         mad_rmpp_refused,
@@ -80,7 +80,7 @@ urxe_net::counters! {
         mad_perf_dropped,
         /// Packets of subnet management whose directed route or LID leads nowhere.
         smp_no_way,
-        /// Packets of subnet management with a wrong M_Key.
+        /// Packets of subnet management with a wrong M_Key, requests to subnet administration with a wrong SM_Key.
         smp_bad_key,
         /// Datagrams of a virtual subnet for which there is no room: hosts, groups, questions.
         subnet_full,

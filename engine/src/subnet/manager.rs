@@ -2,7 +2,7 @@
 
 use urxe_wire::Lid;
 use urxe_wire::mad::node::{notice, port_info};
-use urxe_wire::mad::topology::leaf_lid;
+use urxe_wire::mad::topology::{Switch, leaf_lid};
 
 use super::announcement::Facts;
 use super::{Event, Output, Subnet, TRAP_TIMEOUT};
@@ -37,8 +37,16 @@ impl Subnet {
         let master = self.master();
         let sm_lid = master.unwrap_or_else(|| leaf_lid(self.config.lid));
         if self.sm_lid != sm_lid {
+            let was_program = Switch::of(self.sm_lid).is_none();
             self.sm_lid = sm_lid;
             self.raise(now, Event::SubnetManager(sm_lid));
+            match master {
+                // Who is in the port's groups has to tell the program.
+                Some(_) => self.administration.groups_are_elsewhere(self.config.lid),
+                // The built-in manager knows no more of them than another program would.
+                None if was_program && self.is_owner => self.raise(now, Event::Reregister),
+                None => {}
+            }
         }
         if !self.is_owner {
             return;

@@ -9,13 +9,15 @@
 //! | | |
 //! |---|---|
 //! | commands | [`Subnet::send`], [`set_owner`](Subnet::set_owner), [`set_sm`](Subnet::set_sm), [`configure`](Subnet::configure) |
-//! | input | [`Subnet::handle_smp`], [`handle_announcement`](Subnet::handle_announcement), [`handle_administration`](Subnet::handle_administration), [`handle_timeout`](Subnet::handle_timeout) |
+//! | input | [`Subnet::handle_smp`], [`handle_announcement`](Subnet::handle_announcement), [`handle_administration`](Subnet::handle_administration), [`handle_relayed`](Subnet::handle_relayed), [`process_is_gone`](Subnet::process_is_gone), [`handle_timeout`](Subnet::handle_timeout) |
 //! | output | [`Subnet::poll_output`], [`take_event`](Subnet::take_event), [`poll_timeout`](Subnet::poll_timeout) |
 
 mod announcement;
 mod hosts;
 mod manager;
+mod membership;
 mod notices;
+mod own_port;
 mod port_events;
 mod presence;
 mod route;
@@ -34,10 +36,11 @@ use urxe_wire::mad::topology::{Switch, leaf_lid};
 use urxe_wire::mad::{MAD_LEN, Mad};
 use urxe_wire::{Lid, Qpn};
 
-use crate::mad::Address;
+use crate::mad::{Address, AgentId};
 use crate::time::Instant;
 use announcement::{Announcement, Facts};
 use hosts::Hosts;
+pub use membership::PortMembership;
 use port_events::PortEvents;
 use sa::Administration;
 use sma::SwitchSettings;
@@ -54,7 +57,7 @@ const READY: Duration = Duration::from_millis(300);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Datagrams of programs that wait for the subnet to be known.
 const HELD: usize = 256;
-/// Questions that are answered within an interval.
+/// Datagrams that answer questions within an interval.
 const QUESTIONS: u32 = 256;
 /// Datagrams to send that wait to be collected; more are dropped.
 const OUTPUTS: usize = 4096;
@@ -66,6 +69,7 @@ const TRAP_TIMEOUT: Duration = Duration::from_secs(1);
 enum Held {
     Sent(Lid, Qpn, [u8; MAD_LEN]),
     Administration(Address, Vec<u8>),
+    Membership(Address, PortMembership),
 }
 
 /// The subnet, as a process knows it: see the [module documentation](self).
@@ -89,6 +93,10 @@ pub struct Subnet {
     activity: u32,
     /// Transaction of the own questions.
     transaction_id: u64,
+    /// Number of this process, and of the one that owned the address when it was heard last.
+    instance: u32,
+    owner_instance: Option<u32>,
+    owner_has_changed: bool,
     ready_at: Option<Instant>,
     ask_at: Option<Instant>,
     has_asked: bool,
@@ -97,7 +105,7 @@ pub struct Subnet {
     announced: Option<Instant>,
     groups_told: Option<Instant>,
     groups_have_changed: bool,
-    /// Questions that were answered since then.
+    /// Datagrams that have answered questions since then.
     questions: (u32, Instant),
     held: VecDeque<Held>,
     outputs: VecDeque<Output>,
@@ -132,6 +140,9 @@ impl Subnet {
             administration: Administration::default(),
             activity: 0,
             transaction_id,
+            instance: AgentId::of(transaction_id).0,
+            owner_instance: None,
+            owner_has_changed: false,
             ready_at: Some(now + READY),
             ask_at: Some(now),
             has_asked: false,
@@ -164,55 +175,9 @@ impl Subnet {
         self.is_owner
     }
 
-    /// Says whether this process answers for the host.
-    pub fn set_owner(&mut self, now: Instant, is_owner: bool) {
-        if core::mem::replace(&mut self.is_owner, is_owner) != is_owner {
-            self.announce_at = None;
-            // Whoever has the key has given it to another process, or will.
-            self.m_key = 0;
-            self.administration.renew(now, self.config.lid);
-            self.groups_have_changed = true;
-            self.look_for_manager(now);
-            self.announce_soon(now);
-        }
-    }
-
     /// Whether an agent of this process takes traps, so that it is told what happens at the switches.
     pub const fn set_takes_traps(&mut self, takes: bool) {
         self.takes_traps = takes;
-    }
-
-    /// The interface has changed.
-    pub fn configure(&mut self, now: Instant, config: PortConfig) {
-        if config == self.config {
-            return;
-        }
-        let (old, new) = ((self.config.lid, self.config.guid()), (config.lid, config.guid()));
-        if (old, self.config.prefix_len) != (new, config.prefix_len) {
-            // Another network, perhaps: all that is known is about the old one.
-            let known: Vec<Lid> = self.hosts().collect();
-            known.into_iter().for_each(|lid| self.administration.forget(lid));
-            self.hosts.clear();
-            self.switches.clear();
-            (self.ready_at, self.ask_at, self.has_asked) = (Some(now + READY), Some(now), false);
-        }
-        let is_sm = self.own.is_sm();
-        let sm_lid = if leaf_lid(config.lid) == leaf_lid(self.config.lid) { self.sm_lid } else { leaf_lid(config.lid) };
-        self.own = Facts {
-            guid: config.guid(),
-            port_info: sma::first_port_info(&config, sm_lid),
-            description: config.description,
-        };
-        if is_sm {
-            let mask = self.own.field(port_info::CAPABILITY_MASK) | port_info::IS_SM;
-            port_info::CAPABILITY_MASK.put(&mut self.own.port_info, mask);
-        }
-        self.config = config;
-        self.tell_state(now, false);
-        if old.0 != new.0 {
-            self.raise(now, Event::Lid(new.0));
-        }
-        self.own_changes(now);
     }
 
     /// Whether a datagram has come from the network of the own port: others are dropped.
@@ -248,7 +213,9 @@ impl Subnet {
         if !is_request || (has_agent && header.attribute_id == Attribute::SmInfo as u16) {
             return Ok(Some(datagram));
         }
-        self.answer_for_host(&mut datagram).ok_or(Refusal::Key)?;
+        let peer = from.remote.ipv6().to_ipv4_mapped();
+        let sender = self.hosts.all().find(|facts| peer.is_some() && facts.guid.ipv4() == peer).map(Facts::lid);
+        self.answer_for_host(sender, &mut datagram).ok_or(Refusal::Key)?;
         if header.class == Mad::CLASS_SUBN_DIRECTED {
             route::turn(&mut datagram);
         }
@@ -260,23 +227,6 @@ impl Subnet {
             self.raise(now, Event::Reregister);
         }
         Ok(None)
-    }
-
-    /// Tells whether the port is active, if a manager has changed that. What becomes of the link others tell.
-    pub(super) fn tell_state(&mut self, now: Instant, is_told: bool) {
-        let state = self.own.field(port_info::STATE);
-        let is_active = state == port_info::ACTIVE;
-        let was_active = core::mem::replace(&mut self.is_active, is_active);
-        if is_told && was_active != is_active && state != port_info::DOWN && self.config.is_up {
-            self.raise(now, Event::Active(is_active));
-        }
-    }
-
-    /// Tells programs of this process of an event, at its time; those of the other processes where only the owner hears of it.
-    pub(super) fn raise(&mut self, now: Instant, event: Event) {
-        if self.events.push(now, event) && event == Event::Reregister {
-            self.tell_reregister();
-        }
     }
 
     /// Takes a message to subnet administration. One that comes while the subnet is not known yet waits.
@@ -325,6 +275,7 @@ impl Subnet {
             }
         }
         self.prune(now);
+        self.leave_unclaimed(now);
         if self.is_ready(now) {
             self.ready_at = None;
             for held in core::mem::take(&mut self.held) {
@@ -332,6 +283,7 @@ impl Subnet {
                 let _ = match held {
                     Held::Sent(to, qpn, datagram) => self.send_now(to, qpn, &datagram),
                     Held::Administration(from, message) => self.administrate(now, &from, &message),
+                    Held::Membership(from, membership) => self.broker(now, &from, membership),
                 };
             }
         }
@@ -354,7 +306,14 @@ impl Subnet {
         // Known before its time: what waits goes now.
         let over = (self.ready_at.is_none() && !self.held.is_empty()).then_some(Instant::default());
         let (hosts, events) = (self.hosts.poll_timeout(), self.events.poll_timeout());
-        [self.ask_at, self.announce_at, held, over, hosts, events].into_iter().flatten().min()
+        let unclaimed = self.administration.poll_timeout();
+        [self.ask_at, self.announce_at, held, over, hosts, events, unclaimed].into_iter().flatten().min()
+    }
+
+    /// Whether hosts have answered, or have had the time for it.
+    #[must_use]
+    pub fn is_known(&self, now: Instant) -> bool {
+        self.is_ready(now)
     }
 
     fn is_ready(&self, now: Instant) -> bool {
@@ -380,16 +339,6 @@ impl Subnet {
         self.administration.expire(now, self.config.lid, self.is_owner);
         if is_gone {
             self.look_for_manager(now);
-        }
-    }
-
-    /// Notes and announces a change of the own port.
-    fn own_changes(&mut self, now: Instant) {
-        self.hosts.take(now, self.own);
-        self.look_for_manager(now);
-        self.announce_soon(now);
-        if self.announce_at.is_some_and(|at| at <= now) {
-            self.announce(now);
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Presence of hosts: the own one is announced, and announcements of others are heard.
 
+use alloc::vec::Vec;
+
 use urxe_wire::mad::node::{notice, port_info};
 use urxe_wire::mad::topology::is_host;
 use urxe_wire::mad::{MAD_LEN, Mad};
 use urxe_wire::{Lid, Qpn};
 
-use super::announcement::{Announcement, Facts};
+use super::announcement::{Announcement, Facts, GROUPS_A_DATAGRAM};
 use super::hosts::Change;
-use super::{Event, INTERVAL, INTERVAL_ALONE, Output, QUESTIONS, Refusal, SPACING, Subnet};
+use super::{Event, Held, INTERVAL, INTERVAL_ALONE, Output, PortMembership, QUESTIONS, Refusal, SPACING, Subnet};
 use crate::mad::Address;
 use crate::time::Instant;
 
@@ -17,7 +19,7 @@ impl Subnet {
         if self.is_owner {
             let mut facts = self.own;
             port_info::CLIENT_REREGISTER.put(&mut facts.port_info, 1);
-            self.put(Output::Announce(Announcement::host(&facts)));
+            self.put(Output::Announce(Announcement::host(&facts, self.instance)));
         }
     }
 
@@ -36,21 +38,27 @@ impl Subnet {
         if !self.is_of_network(from) {
             return Err(Refusal::Lie);
         }
+        if let Some(membership) = PortMembership::parse(datagram) {
+            // Processes of this host speak for its port.
+            return match (lid == self.config.lid && !membership.is_answer(), self.is_ready(now)) {
+                (false, _) => Err(Refusal::Lie),
+                (true, true) => self.broker(now, from, membership),
+                (true, false) => self.hold(Held::Membership(*from, membership)),
+            };
+        }
         match Announcement::parse(datagram).ok_or(Refusal::Malformed)? {
             Announcement::Question => {
-                if self.is_owner {
-                    let (count, since) = self.questions;
-                    self.questions = if now.since(since) >= INTERVAL { (1, now) } else { (count + 1, since) };
-                    if self.questions.0 > QUESTIONS {
-                        return Err(Refusal::Full);
-                    }
-                    let id = Mad::of(datagram).map_or(0, |header| header.transaction_id);
-                    let answer = Announcement::answer(&self.own, self.known_with(now, lid), id);
-                    self.put(Output::Reply(*from, Qpn::GSI, answer));
+                let id = Mad::of(datagram).map_or(0, |header| header.transaction_id);
+                if self.is_owner { self.answer_question(now, from, lid, id) } else { Ok(()) }
+            }
+            Announcement::Host(facts, instance, known) => {
+                self.hear_of_host(now, from, lid, facts, known)?;
+                if lid == self.config.lid && !self.is_owner {
+                    let before = self.owner_instance.replace(instance);
+                    self.owner_has_changed |= before.is_some_and(|before| before != instance);
                 }
                 Ok(())
             }
-            Announcement::Host(facts, known) => self.hear_of_host(now, from, lid, facts, known),
             Announcement::Groups(groups, count) => {
                 if lid == self.config.lid && self.is_owner {
                     return Ok(());
@@ -113,6 +121,29 @@ impl Subnet {
         Ok(())
     }
 
+    /// Answers a host that has just come: it knows the own groups before it knows that there is nothing more to come.
+    fn answer_question(&mut self, now: Instant, from: &Address, asker: Lid, id: u64) -> Result<(), Refusal> {
+        let (count, since) = self.questions;
+        let count = if now.since(since) >= INTERVAL { 0 } else { count };
+        let mut answers = Vec::from([Announcement::answer(&self.own, self.instance, self.known_with(now, asker), id)]);
+        let groups = self.administration.told_groups(self.config.lid);
+        let groups = groups.chunks(GROUPS_A_DATAGRAM);
+        // With many groups, hosts that ask one after the other hear of them when they are announced.
+        let total = count + u32::try_from(groups.len() + 2).unwrap_or(QUESTIONS);
+        if groups.len() > 0 && total <= QUESTIONS {
+            let is_to_wait = Announcement::answer(&self.own, self.instance, usize::from(u16::MAX), id);
+            let groups = groups.map(|some| Announcement::groups_answer(some, self.config.lid, id));
+            answers.splice(0..0, core::iter::once(is_to_wait).chain(groups));
+        }
+        let count = count + u32::try_from(answers.len()).unwrap_or(QUESTIONS);
+        self.questions = (count, if now.since(since) >= INTERVAL { now } else { since });
+        if count > QUESTIONS {
+            return Err(Refusal::Full);
+        }
+        answers.into_iter().for_each(|answer| self.put(Output::Reply(*from, Qpn::GSI, answer)));
+        Ok(())
+    }
+
     /// Number of hosts that are known, with the one that asks, which announces itself later; as many as can be while it is not
     /// known how many there are.
     fn known_with(&self, now: Instant, asker: Lid) -> usize {
@@ -129,12 +160,12 @@ impl Subnet {
         let interval = if is_alone { INTERVAL_ALONE } else { INTERVAL };
         self.activity = self.activity.wrapping_add(1);
         self.announced = Some(now);
-        self.put(Output::Announce(Announcement::host(&self.own)));
+        self.put(Output::Announce(Announcement::host(&self.own, self.instance)));
         let is_due = self.groups_told.is_none_or(|at| now >= at + INTERVAL);
         if core::mem::take(&mut self.groups_have_changed) || is_due {
             self.groups_told = Some(now);
-            for groups in self.administration.announcements(self.config.lid) {
-                self.put(Output::Announce(groups));
+            for some in self.administration.told_groups(self.config.lid).chunks(GROUPS_A_DATAGRAM) {
+                self.put(Output::Announce(Announcement::groups(some, self.config.lid)));
             }
         }
         // Announcements in between do not put off those of groups.

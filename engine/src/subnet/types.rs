@@ -62,6 +62,10 @@ pub enum Output {
     Local(Lid, Qpn, [u8; MAD_LEN]),
     /// Send a message from QP1, in segments if it is long. With a timeout it is a request.
     Message(Address, Vec<u8>, Option<Duration>),
+    /// Send a request to subnet administration, which is a program: its answer is for [`handle_relayed`], with this number.
+    ///
+    /// [`handle_relayed`]: super::Subnet::handle_relayed
+    Relay(u32, [u8; MAD_LEN]),
     /// Send a request to QP0 of the host with this LID, again until there is an answer.
     Request(Lid, [u8; MAD_LEN], Duration),
 }
@@ -86,7 +90,7 @@ pub enum Refusal {
     Malformed,
     /// A path that leads nowhere.
     NoWay,
-    /// The M_Key is wrong.
+    /// The M_Key or SM_Key is wrong.
     Key,
     /// No room: a table is full.
     Full,

@@ -26,8 +26,9 @@ fn of_seed() -> Option<u32> {
     Some(((bits ^ bits >> 31) >> 32) as u32)
 }
 
-/// A random 32-bit number from the kernel.
-pub(crate) fn random_u32() -> u32 {
+/// A random 32-bit number from the kernel: a peer cannot guess it.
+#[must_use]
+pub fn random_u32() -> u32 {
     if let Some(number) = of_seed() {
         return number;
     }

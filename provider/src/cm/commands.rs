@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::address::source_towards;
+use super::administration::Request;
 use super::channel::Channel;
 use super::event::{ConnParam, Event, Kind, Param};
 use super::explained::out_of_turn;
-use super::groups::Request;
 use super::id::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, PortSpace, State as Phase,
 };
@@ -51,8 +51,8 @@ impl Manager {
             .collect();
         let reported = id.events_reported;
         let (device, local) = (id.device, id.local_gid());
-        let groups = id.groups.iter().filter_map(|group| group.mgid);
-        let left: Vec<_> = groups.filter_map(|mgid| state.ask_to_leave(device?, local, mgid)).collect();
+        let groups = id.groups.iter().filter_map(|group| group.joined);
+        let left: Vec<_> = groups.filter_map(|joined| state.ask_to_leave(device?, local, joined)).collect();
         // Its names close sockets, nothing more.
         drop(id);
         drop(state);
@@ -163,6 +163,15 @@ impl Manager {
             state.ids.took_port(handle);
             state.explain_event(handle, kind, status, Some(dst));
         }
+        // Queue pairs of `RDMA_PS_IPOIB` are made next: with the Q_Key of IPoIB's groups (`cma_set_qkey` of the kernel's cma.c).
+        let space = state.id(handle)?.space;
+        let wanted = device.filter(|_| status == 0);
+        if let Some(request) = wanted.and_then(|device| state.ask_for_ipoib_key(device, space)) {
+            state.id(handle)?.waits_for_key = true;
+            drop(state);
+            request.send();
+            return Ok(());
+        }
         state.tell(handle, kind, status, None, Vec::new());
         Ok(())
     }
@@ -195,18 +204,6 @@ impl Manager {
             ece: (0, 0),
         });
         Ok(())
-    }
-
-    /// Refuses to ask the subnet's administration for a service (`rdma_resolve_ib_service` of the kernel's cma.c): RoCE has no
-    /// such administration, and that of an InfiniBand port is not asked.
-    ///
-    /// # Errors
-    /// EINVAL for an id that is not bound to a device; EOPNOTSUPP.
-    pub(crate) fn resolve_ib_service(&self, handle: u32) -> Result<(), Errno> {
-        let mut state = self.state();
-        let id = state.id(handle)?;
-        let is_bound = id.device.is_some() && id.state == Phase::AddrBound;
-        Err(if is_bound { Errno(libc::EOPNOTSUPP) } else { EINVAL })
     }
 
     /// Moves an id, with its events, to another channel; answers how many of its events the application has got.

@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     MulticastJoin = 12,
     MulticastError = 13,
     TimewaitExit = 15,
+    AddrinfoResolved = 16,
+    AddrinfoError = 17,
     /// The application's own ([`rdma_write_cm_event`](super::Manager::write_event)).
     User = 18,
     /// librdmacm's own.

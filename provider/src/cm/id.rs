@@ -10,6 +10,8 @@ use urxe_wire::cm::{CommId, ServiceId};
 
 use super::channel::Channel;
 use super::event::ConnParam;
+use super::groups::Role;
+use super::services::Services;
 
 /// `enum rdma_ucm_port_space`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +99,10 @@ pub(crate) struct Id {
     pub(crate) events_reported: u32,
     /// Groups joined, or asked for.
     pub(crate) groups: Vec<Group>,
+    /// Set while the event of its address waits for the Q_Key of IPoIB's groups.
+    pub(crate) waits_for_key: bool,
+    /// Of subnet administration.
+    pub(crate) services: Services,
 }
 
 pub(crate) struct Group {
@@ -104,8 +110,15 @@ pub(crate) struct Group {
     /// The application's name for it.
     pub(crate) uid: u64,
     pub(crate) events_reported: u32,
-    /// The MGID, once subnet administration has let the port join.
-    pub(crate) mgid: Option<Gid>,
+    /// The membership, once subnet administration has let the port join.
+    pub(crate) joined: Option<Joined>,
+}
+
+/// A membership in a group of InfiniBand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Joined {
+    pub(crate) mgid: Gid,
+    pub(crate) role: Role,
 }
 
 impl Id {
@@ -131,6 +144,8 @@ impl Id {
             connection: Connection::default(),
             events_reported: 0,
             groups: Vec::new(),
+            waits_for_key: false,
+            services: Services::Unknown,
         }
     }
 

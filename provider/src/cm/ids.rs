@@ -5,9 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use urxe_wire::Gid;
-
-use super::id::{Group, Id};
+use super::id::{Group, Id, Joined};
 
 /// The largest handle, and so how many there can be. Small numbers, as the kernel's are: librdmacm indexes a table of as
 /// many by them.
@@ -90,7 +88,7 @@ impl Ids {
     /// The id, which is there, joins a group, with the application's name for it. Returns the group's handle.
     pub(super) fn join(&mut self, handle: u32, uid: u64) -> Option<u32> {
         let group = self.new_handle()?;
-        self.get_mut(handle)?.groups.push(Group { handle: group, uid, events_reported: 0, mgid: None });
+        self.get_mut(handle)?.groups.push(Group { handle: group, uid, events_reported: 0, joined: None });
         self.groups.insert(group, handle);
         Some(group)
     }
@@ -101,11 +99,11 @@ impl Ids {
         Some((handle, self.get(handle)?))
     }
 
-    /// Notes the MGID of a group that an id is a member of.
-    pub(super) fn set_mgid(&mut self, group: u32, mgid: Gid) {
+    /// Notes that an id is a member of a group, or is none any more.
+    pub(super) fn set_joined(&mut self, group: u32, membership: Option<Joined>) {
         let id = self.groups.get(&group).and_then(|handle| self.all.get_mut(handle));
         if let Some(joined) = id.and_then(|id| id.groups.iter_mut().find(|joined| joined.handle == group)) {
-            joined.mgid = Some(mgid);
+            joined.joined = membership;
         }
     }
 
@@ -134,7 +132,10 @@ mod tests {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
+    use urxe_wire::Gid;
+
     use super::super::channel::Channel;
+    use super::super::groups::Role;
     use super::super::id::{IBV_QPT_RC, PortSpace};
     use super::*;
 
@@ -170,9 +171,10 @@ mod tests {
         let one = ids.insert(id(None)).unwrap();
         let groups = [ids.join(one, 7).unwrap(), ids.join(one, 8).unwrap()];
         assert!(!groups.contains(&one) && groups[0] != groups[1]);
-        ids.set_mgid(groups[1], Gid::new([0xFF; 16]));
-        let known = ids.member(groups[1]).map(|(handle, id)| (handle, id.groups[1].uid, id.groups[1].mgid));
-        assert_eq!(known, Some((one, 8, Some(Gid::new([0xFF; 16])))));
+        let joined = Some(Joined { mgid: Gid::new([0xFF; 16]), role: Role::Full });
+        ids.set_joined(groups[1], joined);
+        let known = ids.member(groups[1]).map(|(handle, id)| (handle, id.groups[1].uid, id.groups[1].joined));
+        assert_eq!(known, Some((one, 8, joined)));
         assert_eq!(ids.leave(groups[0]).map(|(group, _)| group.handle), Some(groups[0]));
         assert!(ids.leave(groups[0]).is_none() && ids.member(groups[0]).is_none());
         ids.given = LAST_HANDLE;

@@ -9,18 +9,20 @@
 //! a port's thread may happen under it.
 
 mod address;
+mod administration;
 pub(crate) mod channel;
 pub(crate) mod commands;
 pub(crate) mod connect;
 pub(crate) mod event;
 mod explained;
-mod groups;
+pub(crate) mod groups;
 pub(crate) mod id;
 mod ids;
 mod list;
 mod messages;
 pub(crate) mod query;
 mod removal;
+pub(crate) mod services;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -36,9 +38,9 @@ use crate::device;
 use crate::kernel::Errno;
 use crate::verbs::context::SharedPort;
 use crate::verbs::lid;
+use administration::Query;
 use channel::Channel;
 use event::Address;
-use groups::Query;
 use id::Id;
 use ids::Ids;
 pub(crate) use list::Listed;
@@ -75,6 +77,8 @@ struct Device {
     cm: Cm,
     names: HashMap<CommId, u32>,
     psn: Psn,
+    /// Q_Key of IPoIB's groups, as far as subnet administration has told it: of InfiniBand.
+    ipoib_key: Option<u32>,
 }
 
 impl Device {
@@ -261,7 +265,8 @@ impl Manager {
             if let Ok(shared) = SharedPort::open(&name, &netdev) {
                 let guid = device::guid(&name)
                     .unwrap_or_else(|| u64::from_ne_bytes(shared.port().net().interface().guid().octets()));
-                devices.push(Device { shared, guid, cm: Cm::new(), names: HashMap::new(), psn: Psn::default() });
+                let (cm, names, psn) = (Cm::new(), HashMap::new(), Psn::default());
+                devices.push(Device { shared, guid, cm, names, psn, ipoib_key: None });
             }
         }
         let surplus = {
@@ -339,6 +344,10 @@ impl Gsi for PortGsi {
 impl AdministrationClient for PortGsi {
     fn answered(&self, answer: Answer) {
         self.manager().handle_answer(self.index, &answer);
+    }
+
+    fn memberships_ended(&self) {
+        self.manager().memberships_ended(self.index);
     }
 }
 

@@ -7,7 +7,6 @@ use urxe_wire::{Gid, Lid, Mtu};
 
 use super::commands::UDP_QKEY;
 use super::event::Address;
-use super::groups::IPOIB_QKEY;
 use super::id::{Connection, IBV_QPT_UC, Id, PortSpace, State as Phase};
 use super::{Device, EINVAL, Manager};
 use crate::kernel::Errno;
@@ -142,7 +141,7 @@ impl Manager {
             access: if connection.path_mtu == 0 { 0 } else { access },
             qkey: match space {
                 _ if !is_datagram => 0,
-                PortSpace::Ipoib if device.interface().link_layer().is_infiniband() => IPOIB_QKEY,
+                PortSpace::Ipoib if device.interface().link_layer().is_infiniband() => state.ipoib_key(index),
                 _ => UDP_QKEY,
             },
             connection,

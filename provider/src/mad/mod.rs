@@ -14,11 +14,12 @@ mod zeros;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_engine::mad::{Address, AgentId, Claim, Delivery, MadPort, Outgoing, SendError, perf as engine_perf};
 use urxe_net::{Destination, MadClaim, Service};
-use urxe_wire::mad::{MAD_LEN, Mad};
+use urxe_wire::mad::{MAD_LEN, Mad, smp};
 use urxe_wire::{Psn, Qpn};
 
 use crate::kernel::Errno;
@@ -35,6 +36,10 @@ const ENOMEM: Errno = Errno(libc::ENOMEM);
 
 /// Version of communication management, whose requests the kernel's `ib_cm` takes.
 const CM_REQUESTS: (u8, u8, u128) = (Mad::CLASS_CM, Mad::CM_VERSION, 1 << Mad::METHOD_SEND);
+
+/// How long an agent of subnet management waits for the subnet to be known, at most, and between two looks.
+const SUBNET_PATIENCE: Duration = Duration::from_secs(1);
+const SUBNET_LOOK: Duration = Duration::from_millis(2);
 
 /// Header of messages that no program has sent.
 const NO_HEADER: Header = [0; HEADER];
@@ -122,6 +127,9 @@ impl Mads {
                 if let Some(agent) = lock(&self.state).agents.get_mut(&agent) {
                     agent.names = names;
                 }
+                if claim.is_some_and(|claim| smp::is_class(claim.class) || claim.class == Mad::CLASS_SUBN_ADM) {
+                    self.wait_for_subnet(&device);
+                }
                 // For the GRH of what arrives.
                 net.report_headers();
                 Ok(agent)
@@ -130,6 +138,16 @@ impl Mads {
                 self.unregister(agent);
                 Err(if error.kind() == std::io::ErrorKind::AddrInUse { EINVAL } else { ENOMEM })
             }
+        }
+    }
+
+    /// Waits until hosts have answered that they are there, or have had the time for it. Programs' patience begins with their first
+    /// question, and is short: a tenth of a second for ibdiagnet.
+    fn wait_for_subnet(&self, device: &Device) {
+        let end = clock::now() + SUBNET_PATIENCE;
+        while clock::now() < end && lock(&self.state).fabric.as_ref().is_some_and(|fabric| !fabric.is_known()) {
+            device.look();
+            std::thread::sleep(SUBNET_LOOK);
         }
     }
 
@@ -183,14 +201,19 @@ impl Mads {
     /// Gives the client its answers, with the lock released.
     fn tell(&self, mut state: MutexGuard<'_, State>) {
         let mut answers = std::mem::take(&mut state.left);
-        answers.extend(state.fabric.iter_mut().flat_map(Fabric::take_answers));
+        let fabric = state.fabric.as_mut();
+        let (new, has_ended) =
+            fabric.map(|fabric| (fabric.take_answers(), fabric.take_end_of_memberships())).unwrap_or_default();
+        answers.extend(new);
         drop(state);
-        if answers.is_empty() {
+        if answers.is_empty() && !has_ended {
             return;
         }
         let client = lock(&self.client).clone();
-        if let Some(client) = client {
-            answers.into_iter().for_each(|answer| client.answered(answer));
+        let Some(client) = client else { return };
+        answers.into_iter().for_each(|answer| client.answered(answer));
+        if has_ended {
+            client.memberships_ended();
         }
     }
 }
@@ -234,7 +257,7 @@ impl State {
         while let Some(transmit) = self.port.poll_transmit() {
             let Address { local, remote, qpn, flow_label, traffic_class, hop_limit } = transmit.to;
             if let (Some(lid), Some(fabric)) = (subnet::lid_of_node(&remote), &mut self.fabric) {
-                fabric.send(device, lid, qpn, &transmit.payload);
+                fabric.send_to_node(device, lid, qpn, &transmit.payload);
                 continue;
             }
             let to = Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit };

@@ -64,9 +64,15 @@ impl PortAgent {
     /// Gives the client its answers, with the lock released.
     fn tell(&self, mut state: MutexGuard<'_, State>) {
         let mut answers = std::mem::take(&mut state.left);
-        answers.extend(state.fabric.iter_mut().flat_map(Fabric::take_answers));
+        let fabric = state.fabric.as_mut();
+        let (new, has_ended) =
+            fabric.map(|fabric| (fabric.take_answers(), fabric.take_end_of_memberships())).unwrap_or_default();
+        answers.extend(new);
         drop(state);
         answers.into_iter().for_each(|answer| self.client.answered(answer));
+        if has_ended {
+            self.client.memberships_ended();
+        }
     }
 }
 
@@ -98,7 +104,7 @@ impl State {
 
     fn send(&mut self, device: &Device, work: &mut TxContext, to: &Address, datagram: &[u8; MAD_LEN]) {
         if let (Some(lid), Some(fabric)) = (lid_of_node(&to.remote), &mut self.fabric) {
-            return fabric.send(device, lid, to.qpn, datagram);
+            return fabric.send_to_node(device, lid, to.qpn, datagram);
         }
         gsi::send_to(work, device.net(), self.psn, &destination(to), datagram);
         self.psn = self.psn.next();

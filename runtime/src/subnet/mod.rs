@@ -7,33 +7,37 @@
 //! when a host has been silent for too long. A change of the interface, or of the address's owner, is told.
 
 mod agent;
+mod ask;
 mod config;
+mod memberships;
 mod nodes;
 mod queries;
+mod roles;
 mod sm_watch;
 
 pub use agent::PortAgent;
 pub use nodes::{lid_of_node, node_gid};
 pub use queries::{AdministrationClient, Answer};
+pub use roles::{administered, takes_traps};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use urxe_engine::Instant;
-use urxe_engine::mad::{Address, AgentId, Claim, MadPort, Outgoing, Refusal};
-use urxe_engine::subnet::{self, Event, Output, Subnet};
-use urxe_net::{Destination, Interface, Membership, PortLids, issm};
+use urxe_engine::mad::{Address, AgentId, MadPort, Outgoing, Refusal};
+use urxe_engine::subnet::{self, Event, Output, PortMembership, Subnet};
+use urxe_net::{Destination, Interface, Membership, PortLids, issm, random_u32};
 use urxe_wire::mad::subnet_vendor::is_announcement;
-use urxe_wire::mad::topology::Switch;
-use urxe_wire::mad::{MAD_LEN, Mad, sa, smp};
+use urxe_wire::mad::{MAD_LEN, Mad, smp};
 use urxe_wire::{Gid, Lid, Psn, Qpn};
 
 use crate::device::{Device, TxContext};
 use crate::event::EventType;
 use crate::{clock, gsi};
 use config::config;
-use queries::Queries;
+use memberships::Memberships;
+use queries::{Asker, Queries};
 use sm_watch::SmWatch;
 
 /// Multicast group of announcements: of administrative scope (RFC 2365), and they do not leave the link.
@@ -43,8 +47,6 @@ const ONE_LINK: u8 = 1;
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often a request of the port's own is sent again.
 const RETRIES: u32 = 3;
-/// How long subnet administration has for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The subnet, and the agent by which it sends messages of its own. `C` is what agents of the process give along with
 /// messages ([`Outgoing::context`]).
@@ -61,28 +63,13 @@ pub struct Fabric<C> {
     sm_watch: SmWatch,
     membership: Option<Arc<Membership>>,
     queries: Queries,
+    memberships: Memberships,
+    answers: Vec<Answer>,
+    /// Clients are to hear that their memberships have ended.
+    has_ended: bool,
+    /// When to look whether processes that have joined the port to groups are still there.
+    probe_at: Option<Instant>,
     context: C,
-}
-
-/// Methods that subnet administration answers: all requests of its class (IBA 15.2.2), to say of some that it does not support them.
-const ADMINISTRATION: u128 = 1 << Mad::METHOD_GET
-    | 1 << Mad::METHOD_SET
-    | 1 << sa::METHOD_GET_TABLE
-    | 1 << sa::METHOD_GET_TRACE_TABLE
-    | 1 << sa::METHOD_GET_MULTI
-    | 1 << sa::METHOD_DELETE;
-
-/// Methods that an agent takes of requests to subnet administration.
-#[must_use]
-pub fn administered(claim: &Claim) -> u128 {
-    let is_administration = (claim.class, claim.version) == (Mad::CLASS_SUBN_ADM, sa::VERSION);
-    if is_administration { claim.methods & ADMINISTRATION } else { 0 }
-}
-
-/// Whether an agent takes traps.
-#[must_use]
-pub fn takes_traps(claim: &Claim) -> bool {
-    claim.class == Mad::CLASS_SUBN_LID && claim.methods & 1 << Mad::METHOD_TRAP != 0
 }
 
 fn group() -> Gid {
@@ -98,7 +85,9 @@ impl<C: Clone> Fabric<C> {
             return None;
         }
         let qpn = net.alloc_qpn().ok()?;
-        let agent = AgentId(qpn.get());
+        let agent = AgentId(random_u32() & 0xFF00_0000 | qpn.get());
+        // Hosts of the link answer questions of each other: only the one that was asked counts.
+        port.compare_responders(true);
         let now = clock::now();
         let subnet = Subnet::new(now, config(device, &interface), u64::from(agent.0) << 32);
         let membership = net.join_multicast(&group()).ok();
@@ -112,6 +101,10 @@ impl<C: Clone> Fabric<C> {
             sm_watch: SmWatch::default(),
             membership,
             queries: Queries::default(),
+            memberships: Memberships::default(),
+            answers: Vec::new(),
+            has_ended: false,
+            probe_at: None,
             context,
         };
         new.administrate(port, 0);
@@ -139,33 +132,16 @@ impl<C: Clone> Fabric<C> {
             Some(_) => {
                 if let Some(mut gone) = fabric.take() {
                     port.unregister(gone.agent);
+                    port.compare_responders(false);
                     device.net().free_qpn(Qpn::new(gone.agent.0));
                     device.net().lids().assign(None);
                     device.raise_port_event(EventType::LidChange);
-                    gone.queries.give_up();
-                    return gone.take_answers();
+                    return gone.give_up();
                 }
             }
             None => {}
         }
         Vec::new()
-    }
-
-    /// Leaves methods of subnet administration to programs of this process. A program that answers questions does all of it.
-    pub fn administrate(&mut self, port: &mut MadPort<C>, taken: u128) {
-        let methods = if taken & 1 << Mad::METHOD_GET == 0 { ADMINISTRATION & !taken } else { 0 };
-        if port.has_agent(self.agent) && self.methods == methods {
-            return;
-        }
-        port.unregister(self.agent);
-        self.queries.give_up();
-        let claim = Claim { class: Mad::CLASS_SUBN_ADM, version: sa::VERSION, oui: [0; 3], methods };
-        self.methods = methods;
-        if port.register(self.agent, Some(claim), true).is_err() {
-            // For its own requests, whatever others have.
-            self.methods = 0;
-            let _ = port.register(self.agent, None, true);
-        }
     }
 
     /// Whether an agent of this process takes traps.
@@ -218,13 +194,22 @@ impl<C: Clone> Fabric<C> {
             self.look_for_manager(now);
             self.subnet.handle_timeout(now);
         }
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.probe(device, now);
+        }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let looks = self.look_at.into_iter().chain(self.sm_watch.poll_timeout());
+        let looks = self.look_at.into_iter().chain(self.sm_watch.poll_timeout()).chain(self.probe_at);
         self.subnet.poll_timeout().into_iter().chain(looks).min()
+    }
+
+    /// Whether the subnet is known, as far as hosts have answered: programs' questions to switches wait until then.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.subnet.is_known(clock::now())
     }
 
     fn lid(&self, device: &Device, gid: &Gid) -> Lid {
@@ -241,7 +226,7 @@ impl<C: Clone> Fabric<C> {
     }
 
     /// Sends what an agent wants sent to a node that is no host.
-    pub fn send(&mut self, device: &Device, lid: Lid, qpn: Qpn, datagram: &[u8; MAD_LEN]) {
+    pub fn send_to_node(&mut self, device: &Device, lid: Lid, qpn: Qpn, datagram: &[u8; MAD_LEN]) {
         if let Err(refusal) = self.subnet.send(clock::now(), lid, qpn, datagram) {
             count(device, refusal);
         }
@@ -257,6 +242,10 @@ impl<C: Clone> Fabric<C> {
         has_agent: impl FnOnce(&Mad) -> bool,
     ) -> Option<[u8; MAD_LEN]> {
         let Some(header) = Mad::of(datagram) else { return Some(*datagram) };
+        // Answers of the owner are for whoever has asked it.
+        if PortMembership::parse(datagram).is_some_and(|membership| membership.is_answer()) {
+            return Some(*datagram);
+        }
         let result = if is_announcement(&header, datagram) {
             self.subnet.handle_announcement(now, from, self.lid(device, &from.remote), datagram).map(|()| None)
         } else if smp::is_class(header.class) {
@@ -275,51 +264,6 @@ impl<C: Clone> Fabric<C> {
         })
     }
 
-    /// Asks subnet administration for a client of this process. The answer, or that there is none, is among
-    /// [`take_answers`](Self::take_answers), with this number.
-    pub fn ask(&mut self, device: &Device, now: Instant, port: &mut MadPort<C>, query: u32, request: &[u8; MAD_LEN]) {
-        let lid = self.subnet.sm_lid();
-        let own = self.address(device, self.interface.lid(), Qpn::GSI);
-        let to = match Switch::of(lid) {
-            Some(_) => own.map(|own| Address { remote: node_gid(lid), ..own }),
-            None => self.address(device, lid, Qpn::GSI),
-        };
-        let mut message = request.to_vec();
-        Mad::put_transaction_id(&mut message, Queries::transaction_id(query));
-        let (timeout, context) = (Some(ANSWER_TIMEOUT), self.context.clone());
-        let outgoing = to.map(|to| Outgoing { to, message, timeout, retries: RETRIES, context });
-        let is_sent = outgoing.is_some_and(|outgoing| port.send(now, self.agent, outgoing).is_ok());
-        self.queries.asked(query, is_sent);
-    }
-
-    /// Answers of subnet administration to clients of this process.
-    pub fn take_answers(&mut self) -> Vec<Answer> {
-        self.queries.take_answers()
-    }
-
-    /// Takes a message for the subnet's own agent.
-    pub fn deliver(&mut self, device: &Device, now: Instant, from: &Address, message: Vec<u8>) {
-        let Some(message) = self.queries.answered(message) else { return };
-        let lid = self.lid(device, &from.remote);
-        // Of other hosts nothing is taken.
-        if lid == self.interface.lid() {
-            self.look_for_manager(now);
-        }
-        if let Err(refusal) = self.subnet.handle_administration(now, from, lid, message) {
-            count(device, refusal);
-        }
-    }
-
-    /// Takes note that nobody has answered a message of the subnet's own agent.
-    pub fn time_out(&mut self, header: &[u8; Mad::LEN]) {
-        let Some(header) = Mad::parse(header) else { return };
-        if header.method == Mad::METHOD_REPORT {
-            self.subnet.report_timed_out(header.transaction_id);
-        } else {
-            self.queries.timed_out(&header);
-        }
-    }
-
     /// Whether an agent is the subnet's own.
     pub fn is_own(&self, agent: AgentId) -> bool {
         agent == self.agent
@@ -327,13 +271,17 @@ impl<C: Clone> Fabric<C> {
 
     /// Does what the subnet wants done. Returns whether there was anything.
     pub fn pump(&mut self, device: &Device, work: &mut TxContext, psn: &mut Psn, port: &mut MadPort<C>) -> bool {
-        let mut has_more = false;
+        let mut has_more = self.settle(device, port);
         while let Some(output) = self.subnet.poll_output() {
             has_more = true;
             self.put(device, work, psn, port, output);
         }
         while let Some(event) = self.subnet.take_event() {
             self.assign(device);
+            if matches!(event, Event::Lid(_) | Event::Active(false) | Event::Reregister) {
+                self.memberships.end();
+                self.has_ended = true;
+            }
             let event_type = match event {
                 Event::SubnetManager(_) => EventType::SmChange,
                 Event::Lid(_) => EventType::LidChange,
@@ -343,11 +291,19 @@ impl<C: Clone> Fabric<C> {
             };
             device.raise_port_event(event_type);
         }
+        if self.subnet.take_owner_change() {
+            self.claim(device, port);
+            has_more = true;
+        }
+        self.plan_probe();
         has_more
     }
 
-    fn put(&self, device: &Device, work: &mut TxContext, psn: &mut Psn, port: &mut MadPort<C>, output: Output) {
+    fn put(&mut self, device: &Device, work: &mut TxContext, psn: &mut Psn, port: &mut MadPort<C>, output: Output) {
         let now = clock::now();
+        if let Output::Relay(number, request) = output {
+            return self.send_query(device, now, port, Asker::Process(number), &request);
+        }
         let mut send = |to: &Address, datagram: &[u8; MAD_LEN]| {
             gsi::send_to(work, device.net(), *psn, &destination(to), datagram);
             *psn = psn.next();
@@ -361,6 +317,7 @@ impl<C: Clone> Fabric<C> {
             }
             Output::Send(lid, qpn, datagram) => {
                 if let Some(to) = self.address(device, lid, qpn) {
+                    port.expect_response(&datagram, to.remote);
                     send(&to, &datagram);
                 }
             }
@@ -379,6 +336,7 @@ impl<C: Clone> Fabric<C> {
                     count_refusal(device, refusal);
                 }
             }
+            Output::Relay(..) => {}
             Output::Message(to, message, timeout) => self.request(now, port, to, message, timeout),
             Output::Request(lid, datagram, timeout) => {
                 if let Some(to) = self.address(device, lid, Qpn::SMI) {

@@ -1,34 +1,33 @@
 //! Built-in subnet administration (IBA 15): records of what the process knows, multicast groups, services, and reports.
 
+mod broker;
 mod groups;
+mod join;
 mod records;
+mod select;
 mod services;
+mod subscriptions;
+mod tables;
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::time::Duration;
 
-use urxe_wire::mad::field::{Field, data_mut};
-use urxe_wire::mad::node::notice;
-use urxe_wire::mad::sa::{self, Record, inform};
+use urxe_wire::Lid;
+use urxe_wire::mad::field::Field;
+use urxe_wire::mad::sa::{self, Record};
 use urxe_wire::mad::{MAD_LEN, Mad, Rmpp};
-use urxe_wire::{Lid, Qpn};
 
-use super::announcement::GROUP_LEN;
+use super::announcement::{GroupKind, ToldGroup};
 use super::{Output, Refusal, Subnet};
-use crate::mad::Address;
+use crate::mad::{Address, AgentId};
 use crate::time::Instant;
+use broker::Broker;
 use groups::Groups;
 use services::Services;
+use subscriptions::Subscription;
 
-/// Subscriptions to traps.
-const SUBSCRIPTIONS: usize = 64;
 /// Records that are too many for one answer.
 const RECORDS: usize = 65536;
-/// How long a report waits for its answer.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Trap number of a subscription to all traps.
-const ALL_TRAPS: u64 = 0xFFFF;
 
 /// A status other than success.
 type Failure = u16;
@@ -39,17 +38,7 @@ pub(super) struct Administration {
     groups: Groups,
     services: Services,
     subscriptions: Vec<Subscription>,
-}
-
-/// A subscription to reports of a trap.
-#[derive(Debug)]
-struct Subscription {
-    to: Address,
-    trap: u64,
-    /// Programs of a host share an address and a queue pair: a subscription for each that has not ended its own.
-    count: u32,
-    /// Transaction of the last report.
-    transaction_id: u64,
+    broker: Broker,
 }
 
 /// A request to subnet administration.
@@ -69,9 +58,14 @@ impl Administration {
         now: Instant,
         host: (Lid, [u8; 16]),
         own: Lid,
-        groups: impl Iterator<Item = &'a [u8; GROUP_LEN]>,
+        groups: impl Iterator<Item = &'a ToldGroup> + Clone,
     ) -> Result<(), Refusal> {
-        self.groups.hear(now, host, own, groups)
+        if host.0 == own {
+            groups.clone().for_each(|group| self.broker.hear(now, group));
+        }
+        // What a program administers, it knows.
+        let here = groups.filter(|group| group.kind != GroupKind::Elsewhere);
+        self.groups.hear(now, host, own, here.map(|group| &group.record))
     }
 
     /// The host has gone.
@@ -79,20 +73,51 @@ impl Administration {
         self.groups.forget(lid);
     }
 
+    /// Forgets the groups of the own port: whoever is in one joins it anew.
+    pub(super) fn forget_own(&mut self, own: Lid) {
+        self.groups.forget(own);
+        self.broker.clear();
+    }
+
+    /// Forgets groups of the own port that a program administers from now on.
+    pub(super) fn groups_are_elsewhere(&mut self, own: Lid) {
+        self.groups.forget(own);
+    }
+
     /// Ends what is too old. The owner of the own port's address knows its groups, the other processes hear of them.
     pub(super) fn expire(&mut self, now: Instant, own: Lid, is_owner: bool) {
         self.services.expire(now);
         self.groups.expire(now, own, is_owner);
+        self.broker.expire(now, is_owner);
     }
 
-    /// Has groups of a port count as told now.
-    pub(super) fn renew(&mut self, now: Instant, lid: Lid) {
-        self.groups.renew(now, lid);
+    /// The process answers for the port from now on, or does so no more.
+    pub(super) fn set_owner(&mut self, now: Instant, own: Lid, is_owner: bool) {
+        self.groups.renew(now, own);
+        self.broker.set_owner(now, is_owner);
     }
 
-    /// Datagrams that tell of the groups of the own port.
-    pub(super) fn announcements(&self, own: Lid) -> Vec<[u8; MAD_LEN]> {
-        self.groups.announcements(own)
+    /// Groups of the own port, as the other processes of the host, and other hosts, are told of them.
+    pub(super) fn told_groups(&self, own: Lid) -> Vec<ToldGroup> {
+        let here = self.groups.of_port(own).map(|record| {
+            let kind = if self.broker.has(record) { GroupKind::OfProcesses } else { GroupKind::OfPort };
+            ToldGroup { record: *record, kind }
+        });
+        let elsewhere =
+            self.broker.records().filter(|record| self.groups.get(groups::mgid_of(&record[..]), own).is_none());
+        let elsewhere = elsewhere.map(|record| ToldGroup { record: *record, kind: GroupKind::Elsewhere });
+        here.chain(elsewhere).collect()
+    }
+
+    /// Number of groups that a port is in.
+    #[cfg(test)]
+    pub(super) fn groups_of(&self, lid: Lid) -> usize {
+        self.groups.of_port(lid).count()
+    }
+
+    /// When something is due.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.broker.poll_timeout()
     }
 }
 
@@ -136,6 +161,12 @@ impl Subnet {
         let wanted = message.get(sa::DATA..).ok_or(Refusal::Malformed)?;
         let request = Request { header, mask: sa::COMPONENT_MASK.get(message), wanted };
         let record = Record::new(header.attribute_id);
+        // Whoever has another key is of another subnet, or guesses.
+        let is_trusted = match sa::SM_KEY.get(message) {
+            0 => false,
+            sa::DEFAULT_SM_KEY => true,
+            _ => return Err(Refusal::Key),
+        };
         let is_known = matches!(
             header.method,
             Mad::METHOD_GET | Mad::METHOD_SET | sa::METHOD_GET_TABLE | sa::METHOD_GET_MULTI | sa::METHOD_DELETE
@@ -160,10 +191,14 @@ impl Subnet {
                 distance = Record::Path.distance();
                 self.multi_paths(&request)
             }
-            (Some(Record::Member), Mad::METHOD_SET) => self.join(now, &request),
+            (Some(Record::Member), Mad::METHOD_SET) => {
+                self.join(now, &request, Some(AgentId::of(header.transaction_id)))
+            }
             (Some(Record::Member), sa::METHOD_DELETE) => self.leave(now, &request),
             (Some(Record::Service), Mad::METHOD_SET) => self.administration.services.register(now, &request),
             (Some(Record::Service), sa::METHOD_DELETE) => self.administration.services.remove(&request),
+            // Which partitions a port is in is for those to know whom the manager trusts.
+            (Some(Record::PKeyTable), _) if !is_trusted => Err(sa::STATUS_INVALID),
             (Some(record), Mad::METHOD_GET | sa::METHOD_GET_TABLE) => self.find(record, &request),
             _ => Err(Mad::STATUS_BAD_METHOD_ATTRIBUTE),
         };
@@ -179,6 +214,7 @@ impl Subnet {
             Record::Path => self.paths(request)?,
             Record::Member => self.administration.groups.find(request),
             Record::Service => self.administration.services.find(request),
+            Record::InformInfo => self.subscriptions(request),
             _ => self.records(record, request),
         };
         match found.len() {
@@ -193,76 +229,22 @@ impl Subnet {
             _ => Ok(found),
         }
     }
-
-    fn subscribe(&mut self, from: &Address, request: &Request<'_>) -> Result<Vec<Vec<u8>>, Failure> {
-        let trap = inform::TRAP.get(request.wanted);
-        let subscriptions = &mut self.administration.subscriptions;
-        let qpn = Qpn::new(u32::try_from(inform::QPN.get(request.wanted)).unwrap_or_default());
-        let to = Address { qpn: if qpn == Qpn::SMI { Qpn::GSI } else { qpn }, ..*from };
-        let is_same = |other: &Subscription| (other.to.remote, other.to.qpn, other.trap) == (to.remote, to.qpn, trap);
-        let at = subscriptions.iter().position(is_same);
-        let is_full = subscriptions.len() >= SUBSCRIPTIONS;
-        let known = at.and_then(|at| subscriptions.get_mut(at));
-        match (known, inform::SUBSCRIBE.get(request.wanted) == 0) {
-            (None, true) => return Err(sa::STATUS_INVALID),
-            (Some(known), true) => {
-                known.count -= 1;
-                subscriptions.retain(|subscription| subscription.count > 0);
-            }
-            (Some(known), false) => known.count = known.count.saturating_add(1),
-            (None, false) if is_full => return Err(sa::STATUS_NO_RESOURCES),
-            (None, false) => subscriptions.push(Subscription { to, trap, count: 1, transaction_id: 0 }),
-        }
-        Ok(vec![request.wanted.iter().copied().take(36).collect()])
-    }
-
-    /// Ends the subscriptions that a report is for which nobody has answered: the program is gone.
-    pub fn report_timed_out(&mut self, transaction_id: u64) {
-        // The upper half is the sender's agent.
-        let low_half = |id: u64| id & u64::from(u32::MAX);
-        let is_it = |subscription: &Subscription| subscription.transaction_id == low_half(transaction_id);
-        self.administration.subscriptions.retain(|subscription| !is_it(subscription));
-    }
-
-    /// Reports a trap about a GID to those that have subscribed to it.
-    pub(super) fn report(&mut self, trap: u64, gid: &[u8; 16]) {
-        let mut to = Vec::new();
-        for subscription in &mut self.administration.subscriptions {
-            if subscription.trap == trap || subscription.trap == ALL_TRAPS {
-                self.activity = self.activity.wrapping_add(1);
-                subscription.transaction_id = self.activity.into();
-                to.push((subscription.to, subscription.transaction_id));
-            }
-        }
-        for (to, transaction_id) in to {
-            let mut message = [0; MAD_LEN];
-            let header = Mad::new(Mad::CLASS_SUBN_ADM, sa::VERSION, Mad::METHOD_REPORT, sa::NOTICE);
-            Mad { transaction_id, ..header }.put(&mut message);
-            let data = data_mut(&mut message, sa::DATA);
-            for (field, value) in [
-                (notice::IS_GENERIC, 1),
-                (notice::TYPE, notice::SUBNET_MANAGEMENT),
-                (notice::PRODUCER, notice::PRODUCER_MANAGER),
-                (notice::TRAP, trap),
-                (notice::ISSUER_LID, self.sm_lid.0.into()),
-            ] {
-                field.put(data, value);
-            }
-            notice::GID.put_slice(data, gid);
-            notice::ISSUER_GID.put_slice(data, gid);
-            self.put(Output::Message(to, message.to_vec(), Some(REPORT_TIMEOUT)));
-        }
-    }
 }
 
 fn class_port_info() -> Vec<u8> {
-    use sa::class_port_info::{BASE_VERSION, CAPABILITY_MASK, CLASS_VERSION, LEN, RESPONSE_TIME};
-    let mut info = vec![0; LEN];
+    use sa::class_port_info::{BASE_VERSION, CAPABILITY_MASK, CAPABILITY_MASK_2, CLASS_VERSION, LEN, RESPONSE_TIME};
     /// Multicast groups are joined by UD (IBA 15.2.3.1: bit 9).
     const CAPABILITIES: u64 = 1 << 9;
-    for (field, value) in
-        [(BASE_VERSION, 1), (CLASS_VERSION, sa::VERSION.into()), (CAPABILITY_MASK, CAPABILITIES), (RESPONSE_TIME, 18)]
-    {
+    /// Full members that only send (`IB_SA_CAP_MASK2_SENDONLY_FULL_MEM_SUPPORT` of the kernel's ib_sa.h).
+    const CAPABILITIES_2: u64 = 1 << 1;
+    let mut info = vec![0; LEN];
+    for (field, value) in [
+        (BASE_VERSION, 1),
+        (CLASS_VERSION, sa::VERSION.into()),
+        (CAPABILITY_MASK, CAPABILITIES),
+        (CAPABILITY_MASK_2, CAPABILITIES_2),
+        (RESPONSE_TIME, 18),
+    ] {
         field.put(&mut info, value);
     }
     info

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use urxe_wire::mad::field::Field;
 use urxe_wire::mad::node::{port_info, sm_info};
-use urxe_wire::mad::sa::{self, ATTRIBUTE, Record, TABLE, link, multi_path, path};
+use urxe_wire::mad::sa::{self, ATTRIBUTE, Record, link, multi_path, path};
 use urxe_wire::mad::topology::Switch;
-use urxe_wire::{Guid, Lid, PKey};
+use urxe_wire::{Lid, PKey};
 
 use super::super::hosts::Neighbour;
 use super::super::{Subnet, sma};
@@ -52,14 +52,14 @@ pub(super) fn rate(port_info: &[u8]) -> u64 {
     RATES.iter().find(|(its, at, _)| (*its, *at) == (width, speed)).map_or(3, |(.., rate)| *rate)
 }
 
-fn record(kind: Record, lid: Lid, at: usize, attribute: &[u8]) -> Vec<u8> {
+pub(super) fn record(kind: Record, lid: Lid, at: usize, attribute: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; kind.len()];
     sa::LID.put(&mut bytes, lid.0.into());
     Field::bytes(at, attribute.len().min(kind.len() - at)).put_slice(&mut bytes, attribute);
     bytes
 }
 
-fn put(mut bytes: Vec<u8>, field: Field, value: u64) -> Vec<u8> {
+pub(super) fn put(mut bytes: Vec<u8>, field: Field, value: u64) -> Vec<u8> {
     field.put(&mut bytes, value);
     bytes
 }
@@ -77,7 +77,10 @@ impl Subnet {
             Record::Link => self.links().filter(matches).collect(),
             Record::GuidInfo => self.guid_infos().filter(matches).collect(),
             Record::PKeyTable => self.p_key_tables().filter(matches).collect(),
-            Record::Service | Record::Path | Record::Member => Vec::new(),
+            Record::SlToVl => self.service_levels(request).filter(matches).take(RECORDS).collect(),
+            Record::VlArbitration => self.arbitrations(request).filter(matches).take(RECORDS).collect(),
+            Record::MulticastForwarding => self.multicast_tables(request).filter(matches).take(RECORDS).collect(),
+            Record::Service | Record::Path | Record::Member | Record::InformInfo => Vec::new(),
         }
     }
 
@@ -114,22 +117,6 @@ impl Subnet {
             record(Record::SwitchInfo, switch.lid(), ATTRIBUTE, &info)
         };
         switches.into_iter().map(one).collect()
-    }
-
-    /// Blocks that a query may mean.
-    fn linear_tables(&self, request: &Request<'_>) -> impl Iterator<Item = Vec<u8>> {
-        let named = |bit: u64, field: Field| (request.mask & bit != 0).then(|| field.get(request.wanted));
-        let (lid, asked) = (named(1, sa::LID), named(1 << 1, sa::BLOCK));
-        let switches = self.hosts.switches().filter(move |switch| lid.is_none_or(|lid| lid == switch.lid().0.into()));
-        let blocks: Vec<u32> = sma::linear_blocks(&self.hosts)
-            .filter(|block| asked.is_none_or(|asked| asked == (*block).into()))
-            .collect();
-        switches.flat_map(move |switch| {
-            blocks.clone().into_iter().filter_map(move |block| {
-                let table = sma::linear_block(&self.hosts, switch, block)?;
-                Some(put(record(Record::LinearForwarding, switch.lid(), TABLE, &table), sa::BLOCK, block.into()))
-            })
-        })
     }
 
     fn managers(&self) -> impl Iterator<Item = Vec<u8>> {
@@ -170,40 +157,27 @@ impl Subnet {
         self.hosts.switches().flat_map(of)
     }
 
-    fn guid_infos(&self) -> impl Iterator<Item = Vec<u8>> {
-        let one =
-            |lid, guids: &[Guid]| sma::guid_block(guids, 0).map(|table| record(Record::GuidInfo, lid, TABLE, &table));
-        let others = self.hosts.all().filter(|facts| facts.lid() != self.config.lid);
-        let others = others.filter_map(move |facts| one(facts.lid(), &[facts.guid]));
-        let switches = self.hosts.switches().filter_map(move |switch| one(switch.lid(), &[switch.guid()]));
-        one(self.config.lid, &self.config.guids).into_iter().chain(others).chain(switches)
-    }
-
-    fn p_key_tables(&self) -> impl Iterator<Item = Vec<u8>> {
-        let one = |lid, port: u8, keys: &[PKey]| {
-            let table = sma::p_key_block(keys, 0)?;
-            Some(put(record(Record::PKeyTable, lid, TABLE, &table), sa::TABLE_PORT, port.into()))
-        };
-        let hosts = self.hosts.all().filter_map(move |facts| one(facts.lid(), 1, &self.config.p_keys));
-        let switches = self.hosts.switches().filter_map(move |switch| one(switch.lid(), 0, &[PKey::DEFAULT]));
-        hosts.chain(switches)
-    }
-
     /// Paths from the source that a query names to each end that it may mean: one each, so `NumbPath`, which bounds the paths
     /// between two ends (IBA 15.2.5.16), excludes none.
     pub(super) fn paths(&self, request: &Request<'_>) -> Result<Vec<Vec<u8>>, Failure> {
         let Request { mask, wanted, .. } = *request;
         let ends = self.ends();
+        // Who names no source means the own host, but for a table of all paths.
+        let wants_all = request.header.method == sa::METHOD_GET_TABLE && mask & path::HAS_DESTINATION == 0;
+        let is_from_anywhere = wants_all || mask & path::HAS_SOURCE != 0;
         let is_source = |end: &&End| {
             let by_gid = mask & 1 << 3 == 0 || path::SGID.slice(wanted) == end.gid;
             let by_lid = mask & 1 << 5 == 0 || path::SLID.get(wanted) == u64::from(end.lid.0);
-            // A program that names no source means its host.
-            let is_asker = mask & path::HAS_SOURCE != 0 || end.lid == self.config.lid;
+            let is_asker = is_from_anywhere || end.lid == self.config.lid;
             by_gid && by_lid && is_asker
         };
         let sources: Vec<&End> = ends.iter().filter(is_source).collect();
         let mut paths = Vec::new();
         for source in sources {
+            // Too many for an answer are too many to be found.
+            if paths.len() >= RECORDS {
+                break;
+            }
             let all = ends.iter().map(|end| self.path(source, end));
             paths.extend(all.filter(|found| Record::Path.matches(mask, wanted, found) && selects(mask, wanted, found)));
         }

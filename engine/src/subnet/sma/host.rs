@@ -6,13 +6,18 @@ use urxe_wire::mad::smp::{self, Attribute};
 use urxe_wire::mad::{MAD_LEN, Mad};
 
 use super::super::Subnet;
+use super::super::announcement::Facts;
 use super::{
     Data, Failure, INVALID, UNSUPPORTED, attribute_of, guid_block, host_node_info, lanes, p_key_block, padded, respond,
 };
 
 impl Subnet {
-    /// Answers `Get()` and `Set()` for the own port. `None`: the datagram is dropped, as its M_Key is wrong.
-    pub(in super::super) fn answer_for_host(&mut self, datagram: &mut [u8; MAD_LEN]) -> Option<()> {
+    /// Answers `Get()` and `Set()` of the host with this LID for the own port. `None`: the datagram is dropped, as its M_Key is wrong.
+    pub(in super::super) fn answer_for_host(
+        &mut self,
+        sender: Option<Lid>,
+        datagram: &mut [u8; MAD_LEN],
+    ) -> Option<()> {
         let header = Mad::of(datagram)?;
         let is_set = header.method == Mad::METHOD_SET;
         if !self.has_m_key(is_set, smp::M_KEY.get(datagram)) {
@@ -25,7 +30,7 @@ impl Subnet {
             Some(Attribute::NodeInfo) if !is_set => Ok(padded(&host_node_info(&self.own, self.config.p_keys.len()))),
             Some(Attribute::NodeDescription) if !is_set => Ok(self.own.description),
             Some(Attribute::PortInfo) if modifier > 1 => Err(INVALID),
-            Some(Attribute::PortInfo) if is_set => self.set_port_info(&attribute_of(datagram)),
+            Some(Attribute::PortInfo) if is_set => self.set_port_info(sender, &attribute_of(datagram)),
             Some(Attribute::PortInfo) => Ok(self.own_port_info(smp::M_KEY.get(datagram))),
             // The tables follow from addresses and options: a `Set()` tells what they are.
             Some(Attribute::PKeyTable) => p_key_block(&self.config.p_keys, modifier & 0xFFFF).ok_or(INVALID),
@@ -51,7 +56,13 @@ impl Subnet {
         self.m_key == 0 || self.m_key == m_key || (!is_set && protection < 2)
     }
 
-    fn set_port_info(&mut self, wanted: &Data) -> Result<Data, Failure> {
+    /// Whether the host with this LID may give the port this key: the one that it is to have now, or as its manager.
+    fn may_lock(&self, sender: Option<Lid>, m_key: u64, sm_lid: Lid) -> bool {
+        let is_manager = || self.hosts.get(sm_lid).is_some_and(Facts::is_sm) && sender == Some(sm_lid);
+        m_key == 0 || m_key == self.m_key || is_manager()
+    }
+
+    fn set_port_info(&mut self, sender: Option<Lid>, wanted: &Data) -> Result<Data, Failure> {
         let want = |field: urxe_wire::mad::field::Field| field.get(wanted);
         let (lid, state) = (want(port_info::LID), want(port_info::STATE));
         // LIDs follow from addresses, for others to know them: no other one can be given.
@@ -70,6 +81,9 @@ impl Subnet {
         let mtu = want(port_info::NEIGHBOR_MTU);
         let sm_lid = Lid(port_info::SM_LID.get_u16(wanted));
         let has_lanes = want(port_info::OPERATIONAL_VLS) <= self.own.field(port_info::VL_CAP);
+        if !self.may_lock(sender, want(port_info::M_KEY), sm_lid) {
+            return Err(INVALID);
+        }
         if !is_own || !is_physical || !has_lanes || mtu > self.own.field(port_info::MTU_CAP) || !sm_lid.is_unicast() {
             return Err(INVALID);
         }

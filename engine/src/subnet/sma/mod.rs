@@ -22,7 +22,7 @@ type Data = [u8; DATA_LEN];
 const VENDOR: u64 = 0x02_7572;
 /// LIDs of the linear forwarding table, and of the multicast one.
 const LINEAR_CAP: u64 = 0xC000;
-const MULTICAST_CAP: u64 = 1024;
+const MULTICAST_CAP: u64 = 0x3FFF;
 /// `GidPrefix` of every port.
 const GID_PREFIX: u64 = u64::from_be_bytes(Guid::DEFAULT_PREFIX);
 /// Entries of a block of each table.
@@ -149,7 +149,7 @@ fn table_block<T, const N: usize>(table: &[T], block: u32, bytes: impl Fn(&T) ->
 }
 
 /// Highest block of an arbitration table that there is: two halves of each priority.
-const ARBITRATION_BLOCKS: u32 = 4;
+pub(super) const ARBITRATION_BLOCKS: u32 = 4;
 
 /// Both directions of the one lane: every SL goes there, and there is nothing to weigh.
 fn lanes(attribute: Attribute, modifier: u32) -> Result<Data, Failure> {

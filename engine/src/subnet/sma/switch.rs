@@ -15,6 +15,9 @@ use super::{
     guid_block, lanes, linear_block, link, p_key_block, padded, respond, switch_description, switch_node_info,
 };
 
+/// The largest LID below those of groups: there are none.
+const NO_MLID: u64 = 0xBFFF;
+
 /// Settings of a switch by programs, which last in this process.
 #[derive(Debug, Default)]
 pub(in super::super) struct SwitchSettings {
@@ -103,12 +106,13 @@ impl Subnet {
     /// `SwitchInfo`, after a `Set()`.
     pub(in super::super) fn switch_info(&mut self, switch: Switch, wanted: Option<&Data>) -> Data {
         let mut info = [0; switch_info::LEN];
+        let last_mlid = self.last_mlid().filter(|_| self.master().is_none());
         for (field, value) in [
             (switch_info::LINEAR_CAP, LINEAR_CAP),
             (switch_info::MULTICAST_CAP, MULTICAST_CAP),
             (switch_info::LINEAR_TOP, Switch::Spine.lid().0.into()),
             (switch_info::LIFE_TIME, 18),
-            (switch_info::MULTICAST_TOP, 0xBFFF),
+            (switch_info::MULTICAST_TOP, last_mlid.unwrap_or(NO_MLID)),
         ] {
             field.put(&mut info, value);
         }
@@ -186,10 +190,12 @@ impl Subnet {
             return Err(INVALID);
         }
         let place = position << 28 | block;
+        // The built-in manager's tables follow from the groups.
+        let built_in = self.master().is_none().then(|| self.multicast_table(switch, block, position));
         let blocks = &mut self.switches.entry(switch).or_default().multicast;
         if let Some(set) = set {
             blocks.insert(place, set);
         }
-        Ok(blocks.get(&place).copied().unwrap_or([0; DATA_LEN]))
+        Ok(blocks.get(&place).copied().or(built_in).unwrap_or([0; DATA_LEN]))
     }
 }

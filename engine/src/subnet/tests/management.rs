@@ -124,6 +124,32 @@ fn a_locked_port_wants_its_key() {
     assert!(net.hosts[1].1.hosts.all().all(|facts| facts.field(port_info::M_KEY) == 0), "nobody else learns it");
 }
 
+/// A host that is no subnet manager cannot lock another one's port, which its manager could not manage then; nor can a manager for another.
+#[test]
+fn strangers_do_not_lock_a_port() {
+    let mut net = Net::new(&[SOLO, PEER, Lid(3)]);
+    net.hosts[2].1.set_sm(net.now, true);
+    net.carry();
+    let set = |net: &mut Net, sender: Lid, sm_lid: Lid| {
+        let mut info = net.hosts[1].1.own.port_info.to_vec();
+        port_info::STATE.put(&mut info, 0);
+        port_info::SM_LID.put(&mut info, sm_lid.0.into());
+        port_info::M_KEY.put(&mut info, 0xABCD);
+        let datagram = packet(Mad::CLASS_SUBN_LID, SET, Attribute::PortInfo, 1, &info);
+        net.hosts[1].1.handle_smp(net.now, &address(sender), &datagram, false).unwrap();
+        let answer = core::iter::from_fn(|| net.hosts[1].1.poll_output()).find_map(|output| match output {
+            Output::Reply(_, _, datagram) => Some(smp::status(&Mad::of(&datagram)?)),
+            _ => None,
+        });
+        (answer.unwrap(), net.hosts[1].1.m_key)
+    };
+    let refused = Mad::STATUS_INVALID_FIELD;
+    for (sender, sm_lid) in [(SOLO, SOLO), (SOLO, Lid(3)), (SOLO, LEAF), (Lid(9), Lid(9)), (Lid(3), SOLO)] {
+        assert_eq!(set(&mut net, sender, sm_lid), (refused, 0), "{sender} {sm_lid}");
+    }
+    assert_eq!(set(&mut net, Lid(3), Lid(3)), (0, 0xABCD));
+}
+
 /// Keys end with the manager, and with the process that they were set in: nobody is left who could unlock the port.
 #[test]
 fn keys_do_not_outlive_who_has_set_them() {
@@ -198,7 +224,7 @@ fn the_master_hears_of_another_manager() {
         let mut other = Subnet::new(now, config(PEER), 9 << 32);
         other.set_owner(now, true);
         let tell = |other: &mut Subnet| {
-            let told = Announcement::host(&master);
+            let told = Announcement::host(&master, 1);
             other.handle_announcement(now, &address(SOLO), SOLO, &told).unwrap();
         };
         if knows {
@@ -279,7 +305,7 @@ fn what_is_asked_before_the_subnet_is_known_waits() {
     let refused = (0..1000).filter(|_| ask(&mut early) == Err(Refusal::Full)).count();
     assert_eq!(refused, 1001 - HELD);
     let peer = Subnet::new(now, config(PEER), 0);
-    let told = Announcement::answer(&peer.own, 2, 0);
+    let told = Announcement::answer(&peer.own, 1, 2, 0);
     early.handle_announcement(now, &address(PEER), PEER, &told).unwrap();
     assert_eq!(early.poll_timeout(), Some(Instant::default()), "now");
     early.handle_timeout(now);

@@ -1,6 +1,8 @@
 //! Processes of several hosts in virtual time, and what their programs ask.
 
 mod administration;
+mod broker;
+mod groups;
 mod management;
 mod presence;
 
@@ -59,6 +61,10 @@ struct Net {
     /// Datagrams for agents of the host with this number.
     local: Vec<(usize, Lid, [u8; MAD_LEN])>,
     messages: Vec<(usize, Vec<u8>)>,
+    /// Requests to a program's administration.
+    relayed: Vec<(usize, u32, [u8; MAD_LEN])>,
+    /// Answers to processes about memberships.
+    answered: Vec<PortMembership>,
 }
 
 impl Net {
@@ -70,7 +76,8 @@ impl Net {
             (*lid, subnet)
         };
         let hosts = lids.iter().enumerate().map(host).collect();
-        let mut net = Self { now, hosts, local: Vec::new(), messages: Vec::new() };
+        let mut net =
+            Self { now, hosts, local: Vec::new(), messages: Vec::new(), relayed: Vec::new(), answered: Vec::new() };
         net.pass(READY + Duration::from_millis(10));
         net
     }
@@ -114,6 +121,9 @@ impl Net {
                     subnet.handle_announcement(now, &address(from), from, &datagram).unwrap();
                 }
             }
+            Output::Reply(_, _, datagram) if PortMembership::parse(&datagram).is_some() => {
+                self.answered.extend(PortMembership::parse(&datagram));
+            }
             Output::Reply(to, qpn, datagram) => {
                 let [.., a, b] = to.remote.octets();
                 let lid = Lid(u16::from_be_bytes([a, b]));
@@ -137,6 +147,7 @@ impl Net {
                     subnet.handle_administration(now, &address(from), from, datagram.to_vec()).unwrap();
                 }
             }
+            Output::Relay(query, datagram) => self.relayed.push((number, query, datagram)),
             Output::Local(lid, _, datagram) => self.local.push((number, lid, datagram)),
             Output::Message(to, message, _) => {
                 let [.., a, b] = to.remote.octets();
@@ -190,7 +201,20 @@ impl Net {
 
     /// Asks subnet administration; the records of the answer, or its status.
     fn administer(&mut self, method: u8, id: u16, mask: u64, record: &[u8]) -> Result<Vec<Vec<u8>>, u16> {
+        self.administer_with_key(0, method, id, mask, record).expect("an answer")
+    }
+
+    /// Asks subnet administration with an `SM_Key`; `None` without an answer.
+    fn administer_with_key(
+        &mut self,
+        key: u64,
+        method: u8,
+        id: u16,
+        mask: u64,
+        record: &[u8],
+    ) -> Option<Result<Vec<Vec<u8>>, u16>> {
         let mut message = vec![0; MAD_LEN];
+        sa::SM_KEY.put(&mut message, key);
         header(Mad::CLASS_SUBN_ADM, method, id, 0).emit(message.first_chunk_mut().unwrap());
         message[2] = sa::VERSION;
         sa::COMPONENT_MASK.put(&mut message, mask);
@@ -200,17 +224,17 @@ impl Net {
         let _ = subnet.handle_administration(now, &address(lid), lid, message);
         self.messages.clear();
         self.carry();
-        let (_, answer) = self.messages.pop().expect("an answer");
+        let (_, answer) = self.messages.pop()?;
         let header = Mad::parse(answer.first_chunk().unwrap()).unwrap();
         if header.status != 0 {
-            return Err(header.status);
+            return Some(Err(header.status));
         }
         if !matches!(method, sa::METHOD_GET_TABLE | sa::METHOD_GET_MULTI) {
-            return Ok(vec![answer[sa::DATA..].to_vec()]);
+            return Some(Ok(vec![answer[sa::DATA..].to_vec()]));
         }
         assert_eq!(answer[24..27], [1, Rmpp::DATA, 0xF9]);
         let distance = usize::try_from(sa::OFFSET.get(&answer)).unwrap() * 8;
-        Ok(answer[sa::DATA..].chunks(distance.max(1)).map(<[u8]>::to_vec).collect())
+        Some(Ok(answer[sa::DATA..].chunks(distance.max(1)).map(<[u8]>::to_vec).collect()))
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod abi;
 pub mod hook;
+mod names;
 mod query;
 mod wait;
 
@@ -18,6 +19,7 @@ use urxe_ffi::{uapi, ucma};
 use super::Errno;
 use super::memory::UserMemory;
 pub use crate::cm::channel::Channel;
+use crate::cm::groups::Role;
 use crate::cm::manager;
 use crate::device;
 
@@ -223,13 +225,13 @@ impl<'a> Command<'a> {
             ucma::RDMA_USER_CM_CMD_JOIN_IP_MCAST => {
                 let cmd: ucma::rdma_ucm_join_ip_mcast = abi::decode(self.body);
                 let group = abi::ip_address(&cmd.addr)?.ok_or(EINVAL)?;
-                let id = manager.join(cmd.id, cmd.uid, group)?;
+                let id = manager.join(cmd.id, cmd.uid, names::group_name(group), Role::Full)?;
                 self.answer(memory, cmd.response, &ucma::rdma_ucm_create_id_resp { id })
             }
             ucma::RDMA_USER_CM_CMD_JOIN_MCAST => {
                 let cmd: ucma::rdma_ucm_join_mcast = abi::decode(self.body);
-                let group = abi::storage_address(&cmd.addr)?.ok_or(EINVAL)?;
-                let id = manager.join(cmd.id, cmd.uid, group)?;
+                let group = names::storage_group(&cmd.addr)?;
+                let id = manager.join(cmd.id, cmd.uid, group, names::role(cmd.join_flags)?)?;
                 self.answer(memory, cmd.response, &ucma::rdma_ucm_create_id_resp { id })
             }
             ucma::RDMA_USER_CM_CMD_LEAVE_MCAST => {
@@ -237,7 +239,7 @@ impl<'a> Command<'a> {
                 let events_reported = manager.leave(cmd.id)?;
                 self.answer(memory, cmd.response, &ucma::rdma_ucm_destroy_id_resp { events_reported })
             }
-            RESOLVE_IB_SERVICE => manager.resolve_ib_service(self.u32_at(0)?),
+            RESOLVE_IB_SERVICE => manager.resolve_ib_service(self.u32_at(0)?, &names::wanted_service(self.body)?),
             WRITE_CM_EVENT => {
                 // `struct rdma_ucm_write_cm_event`: id, reserved, event, status, and what the event carries.
                 let arg = u64::from(self.u32_at(16)?) | u64::from(self.u32_at(20)?) << 32;
@@ -250,7 +252,10 @@ impl<'a> Command<'a> {
 
     fn query(&self, memory: &dyn UserMemory) -> Result<(), Errno> {
         let cmd: ucma::rdma_ucm_query = abi::decode(self.body);
-        let bytes = query::answer(cmd.option, &manager().query(cmd.id)?, self.room)?;
+        let bytes = match cmd.option {
+            query::IB_SERVICE => query::services(&manager().services(cmd.id)?, self.room)?,
+            option => query::answer(option, &manager().query(cmd.id)?, self.room)?,
+        };
         memory.write(cmd.response, bytes.get(..self.room.min(bytes.len())).unwrap_or_default())
     }
 }

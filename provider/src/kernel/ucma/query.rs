@@ -10,6 +10,7 @@ use urxe_wire::Gid;
 
 use super::abi::{self, AF_IB};
 use crate::cm::query::Route;
+use crate::cm::services::ServiceRecord;
 use crate::kernel::Errno;
 
 /// Size of `struct sockaddr_ib` (`<infiniband/ib.h>`).
@@ -23,6 +24,21 @@ const PATH_FLAGS: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
 
 /// "Exactly", in the two bits above an MTU, a rate and a lifetime (`IB_SA_EQ`).
 const EXACTLY: u8 = 2 << 6;
+
+/// `RDMA_USER_CM_QUERY_IB_SERVICE` (Linux 6.17).
+pub(super) const IB_SERVICE: u32 = ucma::RDMA_USER_CM_QUERY_GID + 1;
+
+/// How many services there are, and each, as far as there is room (`ucma_query_ib_service` of the kernel's ucma.c).
+///
+/// # Errors
+/// ENOSPC for less room than the number takes.
+pub(super) fn services(known: &[ServiceRecord], room: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = u32::try_from(known.len()).unwrap_or(u32::MAX).to_ne_bytes().to_vec();
+    bytes.extend([0; 4]);
+    let left = room.checked_sub(bytes.len()).ok_or(Errno(libc::ENOSPC))?;
+    bytes.extend(known.iter().take(left / size_of::<ServiceRecord>()).flatten());
+    Ok(bytes)
+}
 
 /// The answer to a query, as long as all of it is (`ucma_query` of the kernel's ucma.c).
 ///
@@ -134,6 +150,16 @@ mod tests {
             assert!(answer(option, &route(true), least).is_ok(), "option {option}");
         }
         assert_eq!(answer(3, &route(true), 4096), Err(Errno(libc::ENOSYS)));
+    }
+
+    #[test]
+    fn services_as_there_is_room() {
+        let known = [[1; 176], [2; 176]];
+        assert_eq!(services(&known, 7), Err(Errno(libc::ENOSPC)));
+        for (room, count) in [(8, 0), (8 + 176, 1), (8 + 2 * 176 - 1, 1), (4096, 2)] {
+            let bytes = services(&known, room).unwrap();
+            assert_eq!((&bytes[..8], bytes.len()), (&[2, 0, 0, 0, 0, 0, 0, 0][..], 8 + count * 176), "{room}");
+        }
     }
 
     #[test]

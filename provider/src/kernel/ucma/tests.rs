@@ -98,8 +98,10 @@ fn events_that_are_written_come_back() {
 fn only_a_bound_id_asks_for_services() {
     let (channel, _fd) = open_channel();
     let id = create_id(&channel, 0x0106).unwrap();
-    let bytes = [super::RESOLVE_IB_SERVICE.to_ne_bytes(), [4, 0, 0, 0], id.to_ne_bytes()].concat();
+    let body = [&id.to_ne_bytes()[..], &[0; 76], &1_u32.to_ne_bytes(), &[0; 4]].concat();
+    let bytes = [&super::RESOLVE_IB_SERVICE.to_ne_bytes()[..], &[88, 0, 0, 0], &body].concat();
     assert_eq!(run(&channel, &bytes), Err(Errno(libc::EINVAL)), "not bound to a device");
+    assert_eq!(run(&channel, &bytes[..40]), Err(Errno(libc::EINVAL)), "half a command");
     assert_eq!(destroy_id(&channel, id), Ok(0));
 }
 

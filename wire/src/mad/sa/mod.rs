@@ -1,5 +1,13 @@
 //! Subnet administration (IBA 15.2): the header of class 3, and its records with the component that each bit of a mask names.
 
+pub mod class_port_info;
+pub mod inform;
+pub mod link;
+pub mod member;
+pub mod multi_path;
+pub mod path;
+pub mod service;
+
 use super::field::Field;
 use super::node::{node_info, port_info, sm_info, switch_info};
 use super::{MAD_LEN, Mad};
@@ -11,6 +19,8 @@ pub const DATA: usize = 56;
 pub const VERSION: u8 = 2;
 /// `SM_Key`
 pub const SM_KEY: Field = Field::bytes(36, 8);
+/// `SM_Key` of requests that are trusted, unless a manager has another (opensm's default).
+pub const DEFAULT_SM_KEY: u64 = 1;
 /// `AttributeOffset`: distance of records, in units of eight bytes.
 pub const OFFSET: Field = Field::bytes(44, 2);
 /// `ComponentMask`
@@ -54,10 +64,14 @@ numbered! {
         Node = 0x11,
         /// `PortInfoRecord`
         PortInfo = 0x12,
+        /// `SLtoVLMappingTableRecord`
+        SlToVl = 0x13,
         /// `SwitchInfoRecord`
         SwitchInfo = 0x14,
         /// `LinearForwardingTableRecord`
         LinearForwarding = 0x15,
+        /// `MulticastForwardingTableRecord`
+        MulticastForwarding = 0x17,
         /// `SMInfoRecord`
         SmInfo = 0x18,
         /// `LinkRecord`
@@ -70,8 +84,12 @@ numbered! {
         PKeyTable = 0x33,
         /// `PathRecord`
         Path = 0x35,
+        /// `VLArbitrationTableRecord`
+        VlArbitration = 0x36,
         /// `MCMemberRecord`
         Member = 0x38,
+        /// `InformInfoRecord`
+        InformInfo = 0xF3,
     }
 }
 
@@ -88,6 +106,14 @@ pub const TABLE: usize = 8;
 pub const PORT: Field = Field::bytes(2, 1);
 /// Number of the table's block, in `LinearForwardingTableRecord` and `P_KeyTableRecord`.
 pub const BLOCK: Field = Field::bytes(2, 2);
+/// Number of a multicast table's block, and which ports' it is: sixteen at a time.
+pub const MULTICAST_BLOCK: Field = Field::bits(2, 7, 9);
+/// See [`MULTICAST_BLOCK`].
+pub const POSITION: Field = Field::bits(2, 0, 4);
+/// Ports of an `SLtoVLMappingTableRecord`, the way in and the way out.
+pub const PORTS: (Field, Field) = (Field::bytes(2, 1), Field::bytes(3, 1));
+/// Number of the block of a `VLArbitrationTableRecord`.
+pub const ARBITRATION_BLOCK: Field = Field::bytes(3, 1);
 /// Port number of a `P_KeyTableRecord`.
 pub const TABLE_PORT: Field = Field::bytes(4, 1);
 /// `NodeDescription` of a `NodeRecord`.
@@ -121,218 +147,9 @@ const SM_INFO: [Field; 7] =
     moved([LID, RESERVED], &[sm_info::GUID, sm_info::SM_KEY, sm_info::ACTIVITY, sm_info::PRIORITY, sm_info::STATE]);
 const GUID_INFO: [Field; 2] = [LID, Field::bytes(2, 1)];
 const P_KEY_TABLE: [Field; 3] = [LID, BLOCK, TABLE_PORT];
-
-/// `LinkRecord` (IBA 15.2.5.14).
-pub mod link {
-    use super::Field;
-
-    /// `FromLID`
-    pub const FROM_LID: Field = Field::bytes(0, 2);
-    /// `FromPort`
-    pub const FROM_PORT: Field = Field::bytes(2, 1);
-    /// `ToPort`
-    pub const TO_PORT: Field = Field::bytes(3, 1);
-    /// `ToLID`
-    pub const TO_LID: Field = Field::bytes(4, 2);
-    pub(super) const FIELDS: [Field; 4] = [FROM_LID, FROM_PORT, TO_PORT, TO_LID];
-}
-
-/// `PathRecord` (IBA 15.2.5.16).
-pub mod path {
-    use super::{Field, RESERVED};
-
-    /// `DGID`
-    pub const DGID: Field = Field::bytes(8, 16);
-    /// `SGID`
-    pub const SGID: Field = Field::bytes(24, 16);
-    /// `DLID`
-    pub const DLID: Field = Field::bytes(40, 2);
-    /// `SLID`
-    pub const SLID: Field = Field::bytes(42, 2);
-    /// `Reversible`
-    pub const REVERSIBLE: Field = Field::bits(49, 0, 1);
-    /// `NumbPath`
-    pub const NUMBER: Field = Field::bits(49, 1, 7);
-    /// `P_Key`
-    pub const P_KEY: Field = Field::bytes(50, 2);
-    /// `SL`
-    pub const SL: Field = Field::bits(52, 12, 4);
-    /// `Mtu`, with its selector.
-    pub const MTU: (Field, Field) = (Field::bits(54, 0, 2), Field::bits(54, 2, 6));
-    /// `Rate`, with its selector.
-    pub const RATE: (Field, Field) = (Field::bits(55, 0, 2), Field::bits(55, 2, 6));
-    /// `PacketLifeTime`, with its selector.
-    pub const LIFE_TIME: (Field, Field) = (Field::bits(56, 0, 2), Field::bits(56, 2, 6));
-
-    pub(super) const FIELDS: [Field; 22] = [
-        RESERVED,
-        RESERVED,
-        DGID,
-        SGID,
-        DLID,
-        SLID,
-        Field::bits(44, 0, 1),
-        RESERVED,
-        RESERVED,
-        RESERVED,
-        RESERVED,
-        RESERVED,
-        RESERVED,
-        P_KEY,
-        RESERVED,
-        SL,
-        RESERVED,
-        RESERVED,
-        RESERVED,
-        RESERVED,
-        RESERVED,
-        RESERVED,
-    ];
-    /// Bit of a mask: the source, by GID or by LID.
-    pub const HAS_SOURCE: u64 = 1 << 3 | 1 << 5;
-    /// Bits of a mask: both ends, by GID.
-    pub const ENDS: u64 = 0b11 << 2;
-    /// Selectors with their values, and the bits of a mask that both have.
-    pub const SELECTED: [(u64, (Field, Field)); 3] = [(0b11 << 16, MTU), (0b11 << 18, RATE), (0b11 << 20, LIFE_TIME)];
-}
-
-/// `MultiPathRecord` (IBA 15.2.5.20): paths between each of some sources and each of some destinations.
-pub mod multi_path {
-    use super::{Field, path};
-
-    /// `SGIDCount`
-    pub const SOURCES: Field = Field::bytes(15, 1);
-    /// `DGIDCount`
-    pub const DESTINATIONS: Field = Field::bytes(16, 1);
-    /// Start of the GIDs: those of sources, then those of destinations.
-    pub const GIDS: usize = 24;
-    /// Bits of a mask that every request has: both counts.
-    pub const NEEDED: u64 = 1 << 19 | 1 << 20;
-    /// Components that a path has as well: the first bit of a mask, the number of bits, the first bit of a mask for paths, and
-    /// fields here and there.
-    pub const OF_PATH: [(u32, u32, u32, Field, Field); 5] = [
-        (7, 1, 13, Field::bytes(6, 2), path::P_KEY),
-        (9, 1, 15, Field::bits(8, 12, 4), path::SL),
-        (10, 2, 16, Field::bytes(10, 1), Field::bytes(54, 1)),
-        (12, 2, 18, Field::bytes(11, 1), Field::bytes(55, 1)),
-        (14, 2, 20, Field::bytes(12, 1), Field::bytes(56, 1)),
-    ];
-}
-
-/// `MCMemberRecord` (IBA 15.2.5.17).
-pub mod member {
-    use super::Field;
-
-    /// `MGID`
-    pub const MGID: Field = Field::bytes(0, 16);
-    /// `PortGID`
-    pub const PORT_GID: Field = Field::bytes(16, 16);
-    /// `Q_Key`
-    pub const Q_KEY: Field = Field::bytes(32, 4);
-    /// `MLID`
-    pub const MLID: Field = Field::bytes(36, 2);
-    /// `MTU`, with its selector.
-    pub const MTU: (Field, Field) = (Field::bits(38, 0, 2), Field::bits(38, 2, 6));
-    /// `TClass`
-    pub const TRAFFIC_CLASS: Field = Field::bytes(39, 1);
-    /// `P_Key`
-    pub const P_KEY: Field = Field::bytes(40, 2);
-    /// `Rate`, with its selector.
-    pub const RATE: (Field, Field) = (Field::bits(42, 0, 2), Field::bits(42, 2, 6));
-    /// `PacketLifeTime`, with its selector.
-    pub const LIFE_TIME: (Field, Field) = (Field::bits(43, 0, 2), Field::bits(43, 2, 6));
-    /// `SL`
-    pub const SL: Field = Field::bits(44, 0, 4);
-    /// `FlowLabel`
-    pub const FLOW_LABEL: Field = Field::bits(44, 4, 20);
-    /// `HopLimit`
-    pub const HOP_LIMIT: Field = Field::bytes(47, 1);
-    /// `Scope`
-    pub const SCOPE: Field = Field::bits(48, 0, 4);
-    /// `JoinState`
-    pub const JOIN_STATE: Field = Field::bits(48, 4, 4);
-    /// `ProxyJoin`
-    pub const PROXY_JOIN: Field = Field::bits(49, 0, 1);
-    pub(super) const FIELDS: [Field; 18] = [
-        MGID,
-        PORT_GID,
-        Q_KEY,
-        MLID,
-        MTU.0,
-        MTU.1,
-        TRAFFIC_CLASS,
-        P_KEY,
-        RATE.0,
-        RATE.1,
-        LIFE_TIME.0,
-        LIFE_TIME.1,
-        SL,
-        FLOW_LABEL,
-        HOP_LIMIT,
-        SCOPE,
-        JOIN_STATE,
-        PROXY_JOIN,
-    ];
-    /// Bits of a mask: PortGID and JoinState, which a join and a leave need.
-    pub const JOIN: u64 = 1 << 16 | 1 << 1;
-    /// Bits of a mask that a join needs which makes the group: P_Key, Q_Key, SL, FlowLabel, TClass.
-    pub const CREATE: u64 = 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
-    /// Bit of a mask: MGID.
-    pub const HAS_MGID: u64 = 1;
-}
-
-/// `ServiceRecord` (IBA 15.2.5.13).
-pub mod service {
-    use super::{Field, RESERVED};
-
-    /// `ServiceID`
-    pub const ID: Field = Field::bytes(0, 8);
-    /// `ServiceGID`
-    pub const GID: Field = Field::bytes(8, 16);
-    /// `ServiceP_Key`
-    pub const P_KEY: Field = Field::bytes(24, 2);
-    /// `ServiceLease`, in seconds.
-    pub const LEASE: Field = Field::bytes(28, 4);
-    /// `ServiceKey`
-    pub const KEY: Field = Field::bytes(32, 16);
-    /// `ServiceName`
-    pub const NAME: Field = Field::bytes(48, 64);
-    pub(super) const FIELDS: [Field; 7] = [ID, GID, P_KEY, RESERVED, LEASE, KEY, NAME];
-    /// Fields that tell records apart.
-    pub const IDENTITY: [Field; 3] = [ID, GID, P_KEY];
-    /// Bits of a mask: service id and GID, which a registration needs.
-    pub const NEEDED: u64 = 0b011;
-}
-
-/// `InformInfo` (IBA 13.4.8.3).
-pub mod inform {
-    use super::Field;
-
-    /// `IsGeneric`
-    pub const IS_GENERIC: Field = Field::bytes(22, 1);
-    /// `Subscribe`
-    pub const SUBSCRIBE: Field = Field::bytes(23, 1);
-    /// `TrapNumber`: 0xFFFF for all.
-    pub const TRAP: Field = Field::bytes(26, 2);
-    /// Queue pair that reports go to.
-    pub const QPN: Field = Field::bytes(28, 3);
-}
-
-/// `ClassPortInfo` (IBA 13.4.8.1).
-pub mod class_port_info {
-    use super::Field;
-
-    /// Bytes of the attribute.
-    pub const LEN: usize = 72;
-    /// `BaseVersion`
-    pub const BASE_VERSION: Field = Field::bytes(0, 1);
-    /// `ClassVersion`
-    pub const CLASS_VERSION: Field = Field::bytes(1, 1);
-    /// `CapabilityMask`
-    pub const CAPABILITY_MASK: Field = Field::bytes(2, 2);
-    /// `RespTimeValue`
-    pub const RESPONSE_TIME: Field = Field::bits(7, 3, 5);
-}
+const SL_TO_VL: [Field; 3] = [LID, PORTS.0, PORTS.1];
+const MULTICAST_FORWARDING: [Field; 4] = [LID, POSITION, RESERVED, MULTICAST_BLOCK];
+const VL_ARBITRATION: [Field; 3] = [LID, PORT, ARBITRATION_BLOCK];
 
 impl Record {
     /// Components, by the bit of a mask that names each.
@@ -350,6 +167,10 @@ impl Record {
             Self::PKeyTable => &P_KEY_TABLE,
             Self::Path => &path::FIELDS,
             Self::Member => &member::FIELDS,
+            Self::SlToVl => &SL_TO_VL,
+            Self::MulticastForwarding => &MULTICAST_FORWARDING,
+            Self::VlArbitration => &VL_ARBITRATION,
+            Self::InformInfo => &inform::RECORD_FIELDS,
         }
     }
 
@@ -361,7 +182,13 @@ impl Record {
             Self::Node => ATTRIBUTE + node_info::LEN + super::node::DESCRIPTION_LEN,
             Self::PortInfo => ATTRIBUTE + port_info::LEN,
             Self::SwitchInfo => ATTRIBUTE + switch_info::LEN,
-            Self::LinearForwarding | Self::GuidInfo | Self::PKeyTable => TABLE + 64,
+            Self::LinearForwarding
+            | Self::GuidInfo
+            | Self::PKeyTable
+            | Self::MulticastForwarding
+            | Self::VlArbitration => TABLE + 64,
+            Self::SlToVl => TABLE + 8,
+            Self::InformInfo => inform::AT + inform::LEN,
             Self::SmInfo => 32,
             Self::Link => 8,
             Self::Service => 176,
@@ -428,7 +255,7 @@ mod tests {
     #[test]
     fn components_lie_within_their_records() {
         let records: std::vec::Vec<_> = (0..=u16::MAX).filter_map(Record::new).collect();
-        assert_eq!(records.len(), 11);
+        assert_eq!(records.len(), 15);
         for record in records {
             assert!(record.components().len() <= 64);
             for field in record.components() {

@@ -1,0 +1,103 @@
+//! Multicast groups of ports of InfiniBand: who has joined them, as subnet administration knows it.
+
+use anyhow::{Context, Result, ensure};
+use urxe_tests::opensm::{FIRST, kill, text, with_cable};
+use urxe_tests::{TIMEOUT, wait_until};
+
+/// opensm makes a group as one host's program asks for, and lets the other host's join: messages go by the Q_Key and the MLID that it
+/// tells both.
+#[test]
+fn groups_are_joined_at_opensm() -> Result<()> {
+    with_cable(|cable| {
+        let opensm = cable.opensm(0, &[])?;
+        cable.wait_for(0, "SUBNET UP")?;
+        // opensm lets no port join that it does not know.
+        let server = cable.spawn(1, &["ibping", "-S"])?;
+        cable.wait_for(0, "Discovered new port with GUID:0x02005efe0a4d0002")?;
+        let group = "ff15:ba5e::7";
+        let words = ["env", "SM_LID=1", &cable.joins];
+        let mut receiver = cable.spawn(1, &[&words[..], &["recv", group]].concat())?;
+        wait_until("the receiver has joined", || {
+            ensure!(receiver.is_running()?, "{}", receiver.stdout_so_far());
+            Ok(receiver.stdout_so_far().contains("joined"))
+        })?;
+        let groups = cable.say(0, &["saquery", "-g"])?;
+        ensure!(groups.contains(&format!("MGID....................{group}\n")), "{groups}");
+        let sender = cable.say(0, &[&words[..], &["send", group, "by opensm"]].concat())?;
+        let received = receiver.finish(TIMEOUT)?.success()?.stdout;
+        let joined = sender.lines().next().context("no line")?;
+        // MLIDs of opensm are counted up; the built-in administration's follow from the group.
+        ensure!(joined.starts_with("joined 0xc00") && joined.ends_with(" 0x1234"), "{sender}");
+        ensure!(received == format!("{joined}\nmessage by opensm\n"), "{received}");
+        cable.check_log(0)?;
+        kill(opensm)?;
+        kill(server)
+    })
+}
+
+/// rdma_cm joins its groups at opensm.
+#[test]
+fn rdma_cm_joins_at_opensm() -> Result<()> {
+    with_cable(|cable| {
+        let opensm = cable.opensm(0, &[])?;
+        cable.wait_for(0, "SUBNET UP")?;
+        // opensm lets no port join that it does not know.
+        let server = cable.spawn(1, &["ibping", "-S"])?;
+        cable.wait_for(0, "Discovered new port with GUID:0x02005efe0a4d0002")?;
+        cable.wait_for_manager(1, FIRST)?;
+        let mckey = ["mckey", "-m", "239.7.7.7", "-C", "10"];
+        let mut receiver = cable.spawn(1, &[&mckey[..], &["-b", "10.77.0.2"]].concat())?;
+        wait_until("opensm knows the group", || {
+            ensure!(receiver.is_running()?, "{}", receiver.stdout_so_far());
+            Ok(cable.say(0, &["saquery", "-g"])?.contains("MGID....................ff12:4001:ffff::f07:707\n"))
+        })?;
+        wait_until("the receiver listens", || {
+            Ok(cable.hosts[1].run("ip", &["maddress", "show", "dev", "veth0"])?.stdout.contains("239.7.7.7"))
+        })?;
+        cable.spawn(0, &[&mckey[..], &["-b", "10.77.0.1", "-s"]].concat())?.finish(TIMEOUT)?.success()?;
+        receiver.finish(TIMEOUT)?.success()?;
+        cable.check_log(0)?;
+        kill(opensm)?;
+        kill(server)
+    })
+}
+
+/// Interfaces of IPoIB join the broadcast group that opensm has made, with its Q_Key and its MTU, as soon as it manages the
+/// subnet, and ping each other; when it is gone, they join that of the built-in administration again.
+#[test]
+fn ipoib_follows_opensm() -> Result<()> {
+    const BUILT_IN: &str = "MTU 1020, Q_Key 0x0b1b, MLID 0xc000, ";
+    const OF_OPENSM: &str = "MTU 508, Q_Key 0x1234, MLID 0xc000, ";
+    with_cable(|cable| {
+        let partitions = cable.dir.join("partitions.conf");
+        std::fs::write(&partitions, "Default=0x7fff, ipoib, mtu=2, Q_Key=0x1234: ALL=full;\n")?;
+        let up = |host: usize, address: &str| cable.hosts[host].spawn(&cable.urxe, &["ipoib", "up", "ib0", address]);
+        let mut interfaces = [up(0, "192.0.2.1/24")?, up(1, "192.0.2.2/24")?];
+        let mut wait_for = |count: usize, wanted: &str| {
+            for interface in &mut interfaces {
+                wait_until(&format!("{count}: {wanted}"), || {
+                    ensure!(interface.is_running()?, "{}", interface.stderr_so_far());
+                    Ok(interface.stdout_so_far().matches(wanted).count() == count)
+                })?;
+            }
+            // Requests for the neighbour's address may have been lost on the way.
+            wait_until("the neighbour answers", || {
+                let ping = cable.hosts[0].try_run("ping", &["-c", "1", "-W", "1", "192.0.2.2"])?;
+                Ok(ping.status.success())
+            })
+        };
+        wait_for(1, BUILT_IN)?;
+        let opensm = cable.opensm(0, &["-P", text(&partitions)?])?;
+        cable.wait_for(0, "SUBNET UP")?;
+        wait_for(1, OF_OPENSM)?;
+        let groups = cable.say(1, &["saquery", "-g"])?;
+        for group in ["ff12:401b:ffff::ffff:ffff", "ff12:401b:ffff::1"] {
+            ensure!(groups.contains(&format!("MGID....................{group}\n")), "{groups}");
+        }
+        let link = cable.hosts[1].run("ip", &["-o", "link", "show", "ib0"])?.stdout;
+        ensure!(link.contains("mtu 508 "), "{link}");
+        kill(opensm)?;
+        wait_for(2, BUILT_IN)?;
+        interfaces.into_iter().try_for_each(kill)
+    })
+}
