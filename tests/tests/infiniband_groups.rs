@@ -1,7 +1,7 @@
 //! Multicast groups of ports of InfiniBand: who has joined them, as subnet administration knows it.
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::opensm::{FIRST, kill, text, with_cable};
+use urxe_tests::opensm::{FIRST, kill, text, with_cable, with_cable_of};
 use urxe_tests::{TIMEOUT, wait_until};
 
 /// opensm makes a group as one host's program asks for, and lets the other host's join: messages go by the Q_Key and the MLID that it
@@ -98,6 +98,49 @@ fn ipoib_follows_opensm() -> Result<()> {
         ensure!(link.contains("mtu 508 "), "{link}");
         kill(opensm)?;
         wait_for(2, BUILT_IN)?;
+        interfaces.into_iter().try_for_each(kill)
+    })
+}
+
+/// The kernel takes IPv6 away from an interface whose MTU falls below 1280, as opensm's broadcast group has it; with a larger one the
+/// interface has its addresses again.
+#[test]
+fn ipoib_has_its_ipv6_addresses_again_with_a_larger_mtu() -> Result<()> {
+    with_cable_of(4200, |cable| {
+        let partitions = cable.dir.join("partitions.conf");
+        std::fs::write(&partitions, "Default=0x7fff, ipoib, mtu=2: ALL=full;\n")?;
+        let interfaces = [1, 2].map(|last| {
+            let words = ["ipoib", "up", "ib0", &format!("192.0.2.{last}/24"), &format!("2001:db8::{last}/64")];
+            cable.hosts[last - 1].spawn(&cable.urxe, &words)
+        });
+        let interfaces = interfaces.into_iter().collect::<Result<Vec<_>>>()?;
+        let wait_for = |mtu: &str, addresses: &[&str]| {
+            for (host, last) in [(0, 1), (1, 2)] {
+                wait_until(mtu, || {
+                    let run = |words: &[&str]| Ok::<_, anyhow::Error>(cable.hosts[host].try_run("ip", words)?.stdout);
+                    let said = run(&["-6", "-o", "address", "show", "dev", "ib0"])?;
+                    let has = |address: &&str| said.contains(&format!("{address}{last}/64"));
+                    let is_right = said.lines().count() == addresses.len() && addresses.iter().all(has);
+                    Ok(is_right && run(&["-o", "link", "show", "ib0"])?.contains(mtu))
+                })?;
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        let ping = || {
+            wait_until("the neighbour answers", || {
+                let words = ["-c", "1", "-W", "1", "2001:db8::2"];
+                Ok(cable.hosts[0].try_run("ping", &words)?.status.success())
+            })
+        };
+        const BOTH: [&str; 2] = ["2001:db8::", "fe80::200:5efe:a4d:"];
+        wait_for("mtu 4092 ", &BOTH)?;
+        ping()?;
+        let opensm = cable.opensm(0, &["-P", text(&partitions)?])?;
+        wait_for("mtu 508 ", &[])?;
+        ensure!(interfaces[0].stderr_so_far().contains("ib0: no IPv6 at an MTU of 508"));
+        kill(opensm)?;
+        wait_for("mtu 4092 ", &BOTH)?;
+        ping()?;
         interfaces.into_iter().try_for_each(kill)
     })
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::Recipient;
+use super::network::Recipient;
 
 /// The addresses, each with the length of its prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,15 @@ impl Addresses {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Ipv6Addr> {
         self.0.iter().map(|(address, _)| *address)
+    }
+
+    /// Addresses of the link, with the lengths of their prefixes.
+    pub(super) fn of_link(&self) -> impl Iterator<Item = (Ipv6Addr, u8)> {
+        self.0.iter().copied().filter(|(address, _)| address.is_unicast_link_local())
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub(super) fn contains(&self, address: Ipv6Addr) -> bool {

@@ -5,12 +5,15 @@
 //! subnet administration.
 
 mod addresses;
+mod args;
 mod discovery;
 mod frame;
 mod groups;
 mod link;
 mod memberships;
 mod neighbours;
+mod network;
+mod resolution;
 mod tun;
 
 use std::io::ErrorKind;
@@ -25,58 +28,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use urxe_options::LINK_LAYER;
 use urxe_wire::{Gid, LinkLayer, Qpn, mgid};
 
-use crate::options::Options;
 use crate::{devices, out};
 use addresses::Addresses;
+pub(crate) use args::Args;
+use args::Command;
 use discovery::{ALL_NODES, Discovery, Kind, solicited_node};
 use frame::{Arp, ArpKind, HardwareAddress};
-use link::{Link, Sender};
+use link::Link;
 use memberships::{Change, Group, Memberships};
 use neighbours::{Neighbours, Step};
+use network::{Network, Recipient};
+use resolution::{discover, resolve};
 use tun::Tun;
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
-    /// Make an interface for IP over InfiniBand, and keep it until SIGINT or SIGTERM (needs `CAP_NET_ADMIN`)
-    Up(Box<UpArgs>),
-}
-
-#[derive(clap::Args)]
-struct UpArgs {
-    /// Name of the interface, such as ib0
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// IPv4 address of the interface, such as 192.0.2.1/24, in a network of its own
-    #[arg(value_name = "ADDRESS/LENGTH", value_parser = address)]
-    address: (Ipv4Addr, u8),
-    /// IPv6 addresses of the interface, such as 2001:db8::1/64, beside the one of the link that every port has
-    #[arg(value_name = "IPV6/LENGTH", value_parser = ipv6_address)]
-    ipv6: Vec<(Ipv6Addr, u8)>,
-    #[command(flatten)]
-    options: Options,
-}
-
-fn address(text: &str) -> Result<(Ipv4Addr, u8), String> {
-    let parsed = || {
-        let (address, prefix_len) = text.split_once('/')?;
-        Some((address.parse().ok()?, prefix_len.parse().ok().filter(|prefix_len| (1..=32).contains(prefix_len))?))
-    };
-    parsed().ok_or_else(|| "an IPv4 address and the length of its prefix, such as 192.0.2.1/24".to_owned())
-}
-
-fn ipv6_address(text: &str) -> Result<(Ipv6Addr, u8), String> {
-    let parsed = || {
-        let (address, prefix_len) = text.split_once('/')?;
-        Some((address.parse().ok()?, prefix_len.parse().ok().filter(|prefix_len| (1..=128).contains(prefix_len))?))
-    };
-    parsed().ok_or_else(|| "an IPv6 address and the length of its prefix, such as 2001:db8::1/64".to_owned())
-}
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let Command::Up(args) = &args.command;
@@ -95,7 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         format!("cannot make the interface {} (it needs CAP_NET_ADMIN and /dev/net/tun)", args.name)
     })?;
     // One that the kernel has no IPv6 for has none.
-    let _ = tun.add_ipv6(link.own().gid.ipv6(), 64);
+    let of_link = (link.own().gid.ipv6(), LINK_PREFIX);
+    let _ = tun.add_ipv6(of_link.0, of_link.1);
     for (address, prefix_len) in &args.ipv6 {
         tun.add_ipv6(*address, *prefix_len).with_context(|| {
             format!("cannot give {} the address {address} (IPv6 needs an MTU of 1280: this port has {mtu})", args.name)
@@ -110,6 +74,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         netdev,
         network: Network { own, prefix_len },
         addresses: Addresses::default(),
+        given: std::iter::once(of_link).chain(args.ipv6.iter().copied()).collect(),
+        mtu,
         memberships: Memberships::new(Instant::now(), link.own().gid),
         link,
         tun,
@@ -121,44 +87,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ipoib.leave()
 }
 
-/// The IPv4 network of the interface.
-#[derive(Clone, Copy, Debug)]
-struct Network {
-    own: Ipv4Addr,
-    prefix_len: u8,
-}
-
-/// Recipient of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recipient {
-    Neighbour,
-    /// For IPv4, the address of broadcasts is one of a group.
-    Group(IpAddr),
-    /// Beyond a gateway, which a TUN device does not tell.
-    Elsewhere,
-}
-
-impl Network {
-    fn recipient(self, to: Ipv4Addr) -> Recipient {
-        let host_bits = u32::MAX.checked_shr(self.prefix_len.into()).unwrap_or(0);
-        let differs = to.to_bits() ^ self.own.to_bits();
-        match to.to_bits() & host_bits {
-            _ if to.is_broadcast() => Recipient::Group(Ipv4Addr::BROADCAST.into()),
-            _ if to.is_multicast() => Recipient::Group(to.into()),
-            _ if differs & !host_bits != 0 => Recipient::Elsewhere,
-            // The network's broadcast address, where there is one (RFC 3021).
-            host if host == host_bits && self.prefix_len < 31 => Recipient::Group(Ipv4Addr::BROADCAST.into()),
-            _ => Recipient::Neighbour,
-        }
-    }
-}
-
 /// The interface and its ends.
 struct Ipoib {
     name: String,
     netdev: String,
     network: Network,
     addresses: Addresses,
+    /// IPv6 addresses that the interface was given here, with the lengths of their prefixes.
+    given: Vec<(Ipv6Addr, u8)>,
+    mtu: usize,
     link: Link,
     tun: Tun,
     neighbours: Neighbours,
@@ -168,6 +105,12 @@ struct Ipoib {
     /// The last refusal of the broadcast group that was told.
     refusal: Option<u16>,
 }
+
+/// Least MTU of IPv6 (RFC 8200, section 5).
+const IPV6_MTU: usize = 1280;
+
+/// Length of the prefix of addresses of the link.
+const LINK_PREFIX: u8 = 64;
 
 /// Time between two looks at groups and neighbours.
 const TICK: Duration = Duration::from_millis(500);
@@ -271,7 +214,7 @@ impl Ipoib {
         self.refusal = None;
         self.link.set_q_key(group.q_key)?;
         let mtu = group.mtu.bytes().min(self.link.mtu()) - frame::HEADER_LEN;
-        self.tun.set_mtu(mtu).with_context(|| format!("setting the MTU of {} to {mtu}", self.name))?;
+        self.set_mtu(mtu).with_context(|| format!("setting the MTU of {} to {mtu}", self.name))?;
         if self.told.replace(group).is_none_or(|told| (told.q_key, told.mtu) != (group.q_key, group.mtu)) {
             let hardware: Vec<String> = self.link.own().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
             let Self { name, netdev, network: Network { own, prefix_len }, .. } = self;
@@ -283,6 +226,26 @@ impl Ipoib {
         // Neighbours that knew these addresses of another queue pair learn the new one.
         let own: Vec<IpAddr> = self.addresses.iter().map(IpAddr::from).chain([self.network.own.into()]).collect();
         own.into_iter().for_each(|address| self.ask(address));
+        Ok(())
+    }
+
+    /// Sets the MTU. The kernel takes IPv6 away from an interface of less than 1280 bytes: it gets its addresses again with a larger one.
+    fn set_mtu(&mut self, mtu: usize) -> std::io::Result<()> {
+        self.tun.set_mtu(mtu)?;
+        let (had, has) = (self.mtu >= IPV6_MTU, mtu >= IPV6_MTU);
+        self.mtu = mtu;
+        if had && !has && !self.addresses.is_empty() {
+            out::complain(&format!("{}: no IPv6 at an MTU of {mtu}, for which it needs {IPV6_MTU}", self.name));
+        }
+        if has && !had {
+            // The kernel has begun anew, with an address of its own.
+            for (address, prefix_len) in Addresses::of(&self.name).of_link() {
+                let _ = self.tun.remove_ipv6(address, prefix_len);
+            }
+            self.tun.keep_addresses();
+            // One that the kernel has no IPv6 for has none.
+            self.given.iter().for_each(|(address, prefix_len)| drop(self.tun.add_ipv6(*address, *prefix_len)));
+        }
         Ok(())
     }
 
@@ -390,100 +353,5 @@ impl Ipoib {
 
     fn send_to_group(&mut self, group: IpAddr, datagram: Vec<u8>) {
         self.link.send(HardwareAddress { qpn: Qpn::MULTICAST, gid: mgid::of_ip(group) }, datagram, true);
-    }
-}
-
-/// Takes an ARP packet, and answers it.
-fn resolve(
-    link: &mut Link,
-    neighbours: &mut Neighbours,
-    network: Network,
-    from: Sender,
-    arp: &Arp,
-    steps: &mut Vec<Step>,
-) {
-    let (address, sender) = arp.sender;
-    // Nobody speaks for another queue pair, nor for an address that is not in the network.
-    let is_neighbour = sender.is_unspecified() || network.recipient(sender) == Recipient::Neighbour;
-    if !is_neighbour || !link.is_of(from, address) {
-        return;
-    }
-    // Announcements and probes of this address are not answered (RFC 5227).
-    let is_for_us = arp.target.1 == network.own && sender != network.own && !sender.is_unspecified();
-    if sender != network.own && !sender.is_unspecified() {
-        steps.extend(neighbours.learn(Instant::now(), sender.into(), address, is_for_us));
-    }
-    if is_for_us && arp.kind == ArpKind::Request {
-        let kind = ArpKind::Reply;
-        let reply = Arp { kind, sender: (link.own(), network.own), target: (Some(address), sender) };
-        link.send(address, frame::encapsulate(frame::ARP, &reply.to_bytes()), true);
-    }
-}
-
-/// Takes a message of neighbour discovery, and answers it.
-fn discover(
-    link: &mut Link,
-    neighbours: &mut Neighbours,
-    addresses: &Addresses,
-    from: Sender,
-    message: &Discovery,
-    steps: &mut Vec<Step>,
-) {
-    let Discovery { kind, from: sender, target, address, .. } = *message;
-    // Nobody speaks for another queue pair, nor for an address of another network.
-    let is_of_sender = address.is_none_or(|address| link.is_of(from, address));
-    let speaker = if kind == Kind::Solicitation { sender } else { target };
-    let is_neighbour = addresses.recipient(speaker) == Recipient::Neighbour && !addresses.contains(speaker);
-    let is_probe = kind == Kind::Solicitation && sender.is_unspecified();
-    if !is_of_sender || !(is_neighbour || is_probe) {
-        return;
-    }
-    let is_for_us = kind == Kind::Solicitation && addresses.contains(target);
-    if let Some(address) = address {
-        steps.extend(neighbours.learn(Instant::now(), speaker.into(), address, is_for_us));
-    }
-    if !is_for_us {
-        return;
-    }
-    let own = link.own();
-    let all_nodes = HardwareAddress { qpn: Qpn::MULTICAST, gid: mgid::of_ip(ALL_NODES.into()) };
-    // Without an address, the answer goes to where the question came from.
-    let asker = address.or_else(|| from.gid.map(|gid| HardwareAddress { qpn: from.qpn, gid }));
-    let (via, to) = if is_probe { (Some(all_nodes), ALL_NODES) } else { (asker, sender) };
-    let Some(via) = via else { return };
-    let kind = Kind::Advertisement(!is_probe);
-    let answer = Discovery { kind, from: target, to, target, address: Some(own) }.to_packet();
-    link.send(via, frame::encapsulate(frame::IPV6, &answer), true);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_interfaces() {
-        assert_eq!(address("192.0.2.1/24"), Ok((Ipv4Addr::new(192, 0, 2, 1), 24)));
-        for wrong in ["192.0.2.1", "192.0.2.1/33", "192.0.2.1/0", "fd00::1/64"] {
-            assert!(address(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(ipv6_address("2001:db8::1/64"), Ok((Ipv6Addr::new(0x2001, 0xDB8, 0, 0, 0, 0, 0, 1), 64)));
-        for wrong in ["2001:db8::1", "2001:db8::1/129", "2001:db8::1/0", "192.0.2.1/24"] {
-            assert!(ipv6_address(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn recipients() {
-        let network = Network { own: Ipv4Addr::new(192, 0, 2, 1), prefix_len: 24 };
-        let recipient = |to: [u8; 4]| network.recipient(to.into());
-        assert_eq!(recipient([192, 0, 2, 9]), Recipient::Neighbour);
-        assert_eq!(recipient([192, 0, 2, 255]), Recipient::Group(Ipv4Addr::BROADCAST.into()));
-        assert_eq!(recipient([255; 4]), Recipient::Group(Ipv4Addr::BROADCAST.into()));
-        assert_eq!(recipient([224, 0, 0, 1]), Recipient::Group(Ipv4Addr::new(224, 0, 0, 1).into()));
-        assert_eq!(recipient([192, 0, 3, 1]), Recipient::Elsewhere);
-        let pair = Network { prefix_len: 31, ..network };
-        assert_eq!(pair.recipient([192, 0, 2, 0].into()), Recipient::Neighbour);
-        let alone = Network { prefix_len: 32, ..network };
-        assert_eq!(alone.recipient([192, 0, 2, 2].into()), Recipient::Elsewhere);
     }
 }

@@ -34,8 +34,7 @@ impl Tun {
             request.ifr_ifru.ifru_addr = sockaddr(value);
             call(socket, number as _, &mut request)?;
         }
-        // Its address of the link is [`add_ipv6`](Self::add_ipv6)'s. Where this cannot be set, there is one of the kernel's as well.
-        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/addr_gen_mode"), "1");
+        new.keep_addresses();
         call(socket, libc::SIOCGIFFLAGS as _, &mut request)?;
         // SAFETY: SIOCGIFFLAGS has filled in this member.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
@@ -43,6 +42,12 @@ impl Tun {
         request.ifr_ifru.ifru_flags = flags | up;
         call(socket, libc::SIOCSIFFLAGS as _, &mut request)?;
         Ok(new)
+    }
+
+    /// Has the kernel make no address of the link: that is one of [`add_ipv6`](Self::add_ipv6). Where this cannot be set, there is one of the
+    /// kernel's as well.
+    pub(super) fn keep_addresses(&self) {
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/addr_gen_mode", self.name), "1");
     }
 
     /// Sets the MTU.
@@ -54,6 +59,15 @@ impl Tun {
 
     /// Gives the device an IPv6 address: it has an MTU of 1280 at least, or none.
     pub(super) fn add_ipv6(&self, address: Ipv6Addr, prefix_len: u8) -> Result<()> {
+        self.change_ipv6(libc::SIOCSIFADDR as _, address, prefix_len)
+    }
+
+    /// Takes an IPv6 address from the device.
+    pub(super) fn remove_ipv6(&self, address: Ipv6Addr, prefix_len: u8) -> Result<()> {
+        self.change_ipv6(libc::SIOCDIFADDR as _, address, prefix_len)
+    }
+
+    fn change_ipv6(&self, number: libc::c_ulong, address: Ipv6Addr, prefix_len: u8) -> Result<()> {
         let socket =
             UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).or_else(|_| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)))?;
         let mut index = request(&self.name)?;
@@ -62,8 +76,8 @@ impl Tun {
         let ifr6_ifindex = unsafe { index.ifr_ifru.ifru_ifindex };
         let ifr6_addr = libc::in6_addr { s6_addr: address.octets() };
         let request = libc::in6_ifreq { ifr6_addr, ifr6_prefixlen: prefix_len.into(), ifr6_ifindex };
-        // SAFETY: for a socket of IPv6, this request reads an in6_ifreq.
-        let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as _, &raw const request) };
+        // SAFETY: for a socket of IPv6, both requests read an in6_ifreq.
+        let done = unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw const request) };
         if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
     }
 
