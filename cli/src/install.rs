@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use urxe_options::{Choices, NAME, NETDEV};
+use urxe_options::{Choices, LINK_LAYER, NAME, NETDEV};
 
 use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, library_name};
 use crate::plan::Plan;
@@ -22,14 +22,19 @@ pub(crate) struct Args {
     /// Interfaces of urxe0, urxe1, …, for the GIDs that the sysfs tree shows
     #[arg(long = "netdev", env = "URXE_NETDEV", value_name = "LIST")]
     netdev: Option<String>,
+
+    /// Kind of ports that the sysfs tree shows: ethernet or infiniband. Programs take it from the variable
+    #[arg(long = "link-layer", env = "URXE_LINK_LAYER", value_name = "KIND")]
+    link_layer: Option<String>,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let Args { prefix, netdev } = args;
+    let Args { prefix, netdev, link_layer } = args;
     let layout = Layout::new(prefix.as_deref())?;
     require_root(&layout, "install")?;
     let library = library::beside_this_command()?;
-    let choices = Choices::new(|name| netdev.clone().filter(|_| name == NETDEV.variable))?;
+    let chosen = [(NETDEV.variable, netdev), (LINK_LAYER.variable, link_layer)];
+    let choices = Choices::new(|name| chosen.iter().find(|(variable, _)| *variable == name)?.1.clone())?;
     let interfaces = devices::interfaces(&choices)?;
     let devices = interfaces.len().max(INSTALLED_DEVICES);
     let slots: Vec<Slot<'_>> = (0..devices)

@@ -1,7 +1,7 @@
 //! Unmodified programs that know LIDs only, over `--link-layer infiniband`: processes of one host, and two hosts.
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_tests::{Subnet, TIMEOUT, wait_until};
+use urxe_tests::{Subnet, TIMEOUT, World, artifacts, wait_for_listener, wait_until};
 
 /// The ping-pongs of libibverbs, without a GID index: between LIDs.
 #[test]
@@ -30,6 +30,36 @@ fn rc_ping_pong_as_a_manual_shows_it() -> Result<()> {
     ensure!(said.contains("1000 iters in"), "{said}");
     let lid = |name: &str| said.lines().find(|line| line.contains(name)).context("no such line").map(str::to_owned);
     ensure!(lid("local address")?.contains("LID 0x0002") && lid("remote address")?.contains("LID 0x0001"), "{said}");
+    Ok(())
+}
+
+/// Programs of libibverbs need nothing but an installed library, and no `urxe run`.
+#[test]
+fn programs_of_an_installed_library() -> Result<()> {
+    let world = World::bare()?;
+    let host = world.host();
+    host.set_env("URXE_LINK_LAYER", "infiniband");
+    host.run(artifacts::urxe()?, &["install"])?.success()?;
+    let env = host.run(artifacts::urxe()?, &["env"])?.stdout;
+    for export in env.lines() {
+        let (name, value) = export.trim_start_matches("export ").split_once('=').context("no variable")?;
+        host.set_env(name, value);
+    }
+    let guid = "02005efe7f000001";
+    let devices = host.run("ibv_devices", &[])?.stdout;
+    ensure!(devices.lines().any(|line| line.split_whitespace().eq(["urxe0", guid])), "{devices}");
+    let verbs = host.run("ibv_devinfo", &[])?.stdout;
+    for wanted in ["link_layer:\t\tInfiniBand", "port_lid:\t\t1\n", "PORT_ACTIVE"] {
+        ensure!(verbs.contains(wanted), "{verbs}");
+    }
+    for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong"] {
+        let port = host.next_port().to_string();
+        let words = ["-n", "100", "-p", &port];
+        let server = wait_for_listener(host, host.spawn(program, &words)?, port.parse()?)?;
+        let said = host.run(program, &[&words[..], &["127.0.0.1"]].concat())?.stdout;
+        server.finish(TIMEOUT)?.success()?;
+        ensure!(said.contains("LID 0x0001") || said.contains("LID 0001"), "{program}: {said}");
+    }
     Ok(())
 }
 
@@ -148,7 +178,7 @@ fn ucx_between_lids() -> Result<()> {
             "-p",
             &port_text,
         ];
-        let server = urxe_tests::wait_for_listener(host, subnet.spawn(host, &words)?, port)?;
+        let server = wait_for_listener(host, subnet.spawn(host, &words)?, port)?;
         let client = subnet.try_run(subnet.client(), &[&words[..], &["10.77.0.1"]].concat())?;
         let server = server.finish(TIMEOUT)?;
         ensure!(client.status.success() && server.status.success(), "{tls}: {client}\n{server}");
