@@ -45,7 +45,7 @@ FABTESTS_PACKAGES := $(DEMO_PACKAGES) autoconf automake libtool make pkg-config 
 NFS_BUILD_PACKAGES := cmake pkg-config flex bison liburcu-dev libcap-dev uuid-dev libacl1-dev libblkid-dev libattr1-dev libnsl-dev
 # Programs that `make programs` takes from the distribution, and what builds the others.
 PROGRAMS_PACKAGES := $(DEMO_PACKAGES) fio qemu-system-x86 qemu-utils qemu-block-extra tgt libiscsi-bin mpich dapl2-utils slurm-wlm munge \
-                  make binutils g++ $(NFS_BUILD_PACKAGES) tcpdump libibverbs-dev librdmacm-dev python3 python3-pip iproute2 util-linux
+                  make binutils g++ $(NFS_BUILD_PACKAGES) tcpdump ibutils ibacm infiniband-diags libibverbs-dev librdmacm-dev python3 python3-pip iproute2 util-linux
 # Not every distribution has these; the cases of one that is missing fail, and say so.
 PROGRAMS_LIBRARIES := libgloo-dev librpma-dev ceph-mon ceph-mgr ceph-osd ceph-common
 # Storage over RDMA with the guest's kernel: what builds and serves it on both sides.
@@ -310,7 +310,7 @@ openmpi: build ## Open MPI programs over UCX over urxe0
 
 # VALKEY_SOURCE: a source tree of valkey, in the place of Debian's.
 .PHONY: programs
-programs: build ## programs that people use (fio, QEMU, tgt, valkey, MPI, UCX, NIXL, Mooncake, NCCL, gloo, librpma, uDAPL, Slurm, Ceph, tcpdump), two to four hosts; NAMES="fio valkey"
+programs: build ## programs that people use (fio, QEMU, tgt, valkey, MPI, UCX, NIXL, Mooncake, NCCL, gloo, librpma, uDAPL, Slurm, Ceph, tcpdump, ibdiagnet, ibacm), two to four hosts; NAMES="fio valkey"
 	@scripts/install-packages $(PROGRAMS_PACKAGES)
 	@for package in $(PROGRAMS_LIBRARIES); do scripts/install-packages $$package || echo "programs: without $$package" >&2; done
 	conformance/programs/run --bin $(BIN_DIR) --cache $(TARGET_DIR)/programs --out $(TARGET_DIR)/conformance/programs.tsv \
