@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use urxe_faults::Dictionary;
 use urxe_inject::campaign::{Aim, Campaign, script_of};
-use urxe_inject::handshake::{Handshake, mtu_of};
+use urxe_inject::handshake::{self, Handshake, mtu_of};
 use urxe_inject::peer::{Peer, Settings};
 use urxe_inject::play::Player;
 use urxe_inject::replay::{self, Recorded, Replay};
 use urxe_inject::script;
-use urxe_wire::{Mtu, Transport};
+use urxe_wire::cm::{CmMad, Message};
+use urxe_wire::{Mtu, Qpn, Transport};
 
 use crate::out;
 use crate::trace::pairs;
@@ -55,7 +56,7 @@ struct Ends {
     /// Texts that mean something to the program, in the syntax of AFL and libFuzzer
     #[arg(long, value_name = "FILE")]
     dict: Option<PathBuf>,
-    /// Private data of the connection by rdma_cm, as a payload of scripts: 'u8:1 hex:0a0b zero*38'
+    /// Private data of the connection by rdma_cm, as a payload of scripts: 'u8:1 hex:0a0b zero*38' [default: none; a capture's]
     #[arg(long, value_name = "PAYLOAD", conflicts_with_all = ["pingpong", "pingpong_listen"], value_parser = private_data)]
     private_data: Option<PrivateData>,
     /// Print no packets
@@ -192,14 +193,14 @@ impl Ends {
     }
 
     /// The peer, which prints its packets, a line each: time, direction, packet.
-    fn peer(&self, handshake: Handshake, captured: Option<Mtu>) -> Result<Peer<'static>> {
+    fn peer(&self, handshake: Handshake, captured: CaptureSettings) -> Result<Peer<'static>> {
         let settings = Settings {
             address: self.address(handshake)?,
             transport: self.transport,
-            mtu: self.mtu.or(captured).unwrap_or(Mtu::Mtu1024),
+            mtu: self.mtu.or(captured.mtu).unwrap_or(Mtu::Mtu1024),
             seed: self.seed,
             wait: Duration::from_secs(self.wait),
-            private_data: self.private_data.clone().map(|data| data.0).unwrap_or_default(),
+            private_data: self.private_data.clone().map_or(captured.private_data, |data| data.0),
         };
         let (quiet, began) = (self.quiet, Instant::now());
         let tell = move |sent: bool, packet: &str| {
@@ -235,6 +236,36 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| path.display().to_string())
 }
 
+/// Settings that a capture has.
+#[derive(Default)]
+struct CaptureSettings {
+    mtu: Option<Mtu>,
+    /// Private data of the program whose part is played.
+    private_data: Vec<u8>,
+}
+
+/// Private data that the program at this end has sent when the connection was made by rdma_cm.
+fn private_data_of(packets: &[urxe_pcapng::Captured], end: pairs::End) -> Option<Vec<u8>> {
+    packets.iter().filter(|packet| packet.from == end.address && packet.bth.dest_qp == Qpn::GSI).find_map(|packet| {
+        let message = CmMad::parse(&packet.payload).ok()?.message;
+        match message {
+            Message::Req(req) if Some(req.qpn.get()) == end.qpn => {
+                Some(without_padding(handshake::of_program_in_request(&req)))
+            }
+            Message::Rep(rep) if Some(rep.qpn.get()) == end.qpn => {
+                Some(without_padding(handshake::of_program_in_reply(&rep)))
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Messages have room for more than programs send; a request for less than a reply.
+fn without_padding(data: &[u8]) -> Vec<u8> {
+    let len = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    data.get(..len).unwrap_or_default().to_vec()
+}
+
 /// Whether the program connects to this peer.
 const fn waits(handshake: Handshake) -> bool {
     matches!(handshake, Handshake::CmListen(_) | Handshake::PingPongListen(_))
@@ -258,7 +289,7 @@ pub(crate) fn inject(args: &InjectArgs) -> Result<ExitCode> {
     if steps.is_none() && waits(handshake) {
         bail!("--generate notices the end of a program by connecting to it again: --cm or --pingpong");
     }
-    let mut peer = args.ends.peer(handshake, None)?;
+    let mut peer = args.ends.peer(handshake, CaptureSettings::default())?;
     if let Some(steps) = steps {
         peer.shake(handshake, 0, args.ends.patience())?;
         let played = Player::new(&mut peer).play(&steps);
@@ -322,9 +353,14 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
         Some(Recorded { is_ours, header: packet.header?, payload: packet.payload.clone() })
     });
     let recorded: Vec<_> = recorded.collect();
-    let captured = replay::mtu(&recorded);
+    let (live, played) = if live_is_right { (pair.right(), pair.left()) } else { (pair.left(), pair.right()) };
+    let captured = CaptureSettings {
+        mtu: replay::mtu(&recorded),
+        private_data: private_data_of(&packets, played).unwrap_or_default(),
+    };
     let replay = Replay {
         packets: recorded,
+        private_data: private_data_of(&packets, live).unwrap_or_default(),
         patience: args.ends.patience(),
         rounds: args.mutate,
         seed: args.ends.seed,

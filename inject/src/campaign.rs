@@ -6,8 +6,9 @@ use urxe_faults::{Dictionary, Mutation};
 use urxe_wire::{Ext, Operation, Psn, Syndrome, Transport};
 
 use crate::Error;
+use crate::arrived::hex;
 use crate::handshake::Handshake;
-use crate::peer::{Peer, hex};
+use crate::peer::Peer;
 
 /// Part of packets that changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -76,7 +76,7 @@ impl Peer<'_> {
     fn ping_pong(&mut self, mut tcp: TcpStream, is_client: bool, patience: Duration) -> Result<(), Error> {
         let failed = |error| Error::Refused(format!("the handshake by TCP: {error}"));
         tcp.set_read_timeout(Some(patience)).map_err(failed)?;
-        let gid: String = crate::peer::hex(&Gid::from(self.settings.address).octets());
+        let gid: String = crate::arrived::hex(&Gid::from(self.settings.address).octets());
         let mut own = format!("0000:{:06x}:{:06x}:{gid}", self.qpn.get(), self.psn.get()).into_bytes();
         own.resize(LINE, 0);
         if is_client {
@@ -124,24 +124,28 @@ impl Peer<'_> {
             self.receive(Moment::now() + STEP)?;
             while let Some((_, event)) = self.cm.poll_event() {
                 match event {
-                    Event::Reply(rep) => {
-                        self.psn = rep.starting_psn;
-                        self.connect(Target { address: remote, qpn: rep.qpn, psn: self.first_psn })?;
-                        self.cm.establish(self.comm_id).map_err(|error| Error::Invalid(error.to_string()))?;
-                        return self.do_cm_timers();
-                    }
+                    Event::Reply(rep) => return self.replied(remote, &rep),
                     Event::Rejected(rej) => {
                         return Err(Error::Refused(format!(
                             "{server} rejects the connection, reason {}",
                             rej.reason.0
                         )));
                     }
-                    Event::Unreachable => return Err(Error::Silent(patience, format!("{server} by rdma_cm"))),
+                    Event::Unreachable => return Err(nobody_at(server, patience)),
                     _ => {}
                 }
             }
         }
-        Err(Error::Silent(patience, format!("{server} by rdma_cm")))
+        Err(nobody_at(server, patience))
+    }
+
+    /// Uses the connection, as the other end has accepted it.
+    fn replied(&mut self, remote: IpAddr, rep: &Rep) -> Result<(), Error> {
+        self.psn = rep.starting_psn;
+        self.private_data = of_program_in_reply(rep).to_vec();
+        self.connect(Target { address: remote, qpn: rep.qpn, psn: self.first_psn })?;
+        self.cm.establish(self.comm_id).map_err(|_| is_over())?;
+        self.do_cm_timers()
     }
 
     /// Waits for a request.
@@ -159,10 +163,11 @@ impl Peer<'_> {
                         let address = req.primary.local_gid.ip();
                         self.cm_remote = Some(address);
                         self.psn = req.starting_psn;
+                        self.private_data = of_program_in_request(&req).to_vec();
                         self.connect(Target { address, qpn: req.qpn, psn: self.first_psn })?;
                         let rep = self.reply()?;
                         let now = self.now();
-                        self.cm.accept(now, id, &rep, 0).map_err(|error| Error::Invalid(error.to_string()))?;
+                        self.cm.accept(now, id, &rep, 0).map_err(|_| is_over())?;
                         self.do_cm_timers()?;
                     }
                     Event::Established(_) => return Ok(()),
@@ -323,6 +328,29 @@ pub const fn mtu_of(bytes: u32) -> Option<Mtu> {
     }
 }
 
+/// Several datagrams may have come at once: the last of them ends the connection.
+fn is_over() -> Error {
+    Error::Refused("the other end has ended the connection before it was used".to_owned())
+}
+
+/// Silence by rdma_cm: a process with the address would at least refuse.
+fn nobody_at(server: SocketAddr, patience: Duration) -> Error {
+    let ip = server.ip();
+    Error::Silent(patience, format!("{server} by rdma_cm: is a program with RDMA running at {ip}, and does it go on?"))
+}
+
+/// Private data of the program in a request: behind the addresses.
+#[must_use]
+pub fn of_program_in_request(req: &Req) -> &[u8] {
+    req.private_data.get(IpHeader::LEN..).unwrap_or_default()
+}
+
+/// Private data of the program in a reply.
+#[must_use]
+pub const fn of_program_in_reply(rep: &Rep) -> &[u8] {
+    &rep.private_data
+}
+
 /// Puts private data of the program into the room that a message has for it.
 fn fill(room: &mut [u8], data: &[u8]) -> Result<(), Error> {
     let most = room.len();
@@ -345,92 +373,4 @@ fn parse_line(line: &[u8]) -> Option<Target> {
 }
 
 #[cfg(test)]
-mod tests {
-    use urxe_wire::cm::{CommId, Rej, RejReason, Rejected};
-
-    use super::*;
-
-    fn peer(address: IpAddr, wait: Duration, private_data: &[u8]) -> Peer<'static> {
-        let (transport, mtu) = (Transport::Rc, Mtu::Mtu1024);
-        let settings =
-            crate::peer::Settings { address, transport, mtu, seed: 1, wait, private_data: private_data.to_vec() };
-        Peer::new(settings, Box::new(|_, _| {})).unwrap()
-    }
-
-    #[test]
-    fn private_data_has_room_or_is_refused() {
-        let server = SocketAddr::new("127.99.8.7".parse().unwrap(), 7471);
-        let data: Vec<u8> = (1..=56).collect();
-        let mut peer = peer("127.99.8.6".parse().unwrap(), Duration::ZERO, &data);
-        assert!(matches!(peer.cm_connect(server, Duration::ZERO), Err(Error::Silent(..))));
-        // A reply has more room: it has no header of IP addresses.
-        assert_eq!(peer.reply().unwrap().private_data[..57], [&data[..], &[0]].concat());
-        peer.settings.private_data.push(0);
-        assert!(peer.reply().is_ok());
-        peer.renew(1);
-        let refused = peer.cm_connect(server, Duration::ZERO);
-        assert!(matches!(refused, Err(Error::Invalid(why)) if why.contains("57 bytes of private data, of which 56")));
-        peer.settings.private_data.resize(197, 0);
-        assert!(peer.reply().is_err());
-    }
-
-    #[test]
-    fn each_connection_has_a_name_and_a_ca_of_its_own() {
-        let address = "127.99.8.1".parse().unwrap();
-        let mut peer = peer(address, Duration::ZERO, &[]);
-        let gid = Gid::from(address);
-        let names: std::collections::HashSet<_> = (0..400)
-            .map(|count| {
-                peer.renew(count);
-                let req = peer.request(1, [0; 92], gid, gid);
-                (req.local_id.0, req.ca_guid)
-            })
-            .collect();
-        assert_eq!(names.len(), 400);
-    }
-
-    #[test]
-    fn who_waits_for_a_client_gives_up() {
-        let address = "127.99.8.2".parse().unwrap();
-        let wait = Duration::from_millis(10);
-        let mut peer = peer(address, wait, &[]);
-        for handshake in [Handshake::CmListen(7471), Handshake::PingPongListen(0)] {
-            assert!(matches!(peer.shake(handshake, 0, wait), Err(Error::Silent(..))), "{handshake:?}");
-        }
-    }
-
-    #[test]
-    fn datagrams_of_others_are_not_the_connections() {
-        let address = "127.99.8.3".parse().unwrap();
-        let wait = Duration::ZERO;
-        let mut peer = peer(address, wait, &[]);
-        let (server, other) = ("127.99.8.4".parse().unwrap(), "127.99.8.5".parse().unwrap());
-        let _ = peer.cm_connect(SocketAddr::new(server, 7471), Duration::ZERO);
-        let reject = CmMad {
-            transaction_id: 1,
-            attribute_modifier: 0,
-            message: Message::Rej(Rej {
-                ids: Ids { local: CommId(9), remote: peer.comm_id },
-                message: Rejected::Req,
-                info_len: 0,
-                reason: RejReason::CONSUMER_DEFINED,
-                info: [0; 72],
-                private_data: [0; 148],
-            }),
-        };
-        peer.take_cm(other, &reject.to_bytes()).unwrap();
-        assert!(peer.cm.poll_event().is_none());
-        peer.take_cm(server, &reject.to_bytes()).unwrap();
-        assert!(matches!(peer.cm.poll_event(), Some((_, Event::Rejected(_)))));
-    }
-
-    #[test]
-    fn lines_of_ping_pongs() {
-        let target = parse_line(b"0000:000123:abcdef:00000000000000000000ffff7f000001\0").unwrap();
-        assert_eq!((target.qpn.get(), target.psn.get()), (0x123, 0xAB_CDEF));
-        assert_eq!(target.address, "127.0.0.1".parse::<IpAddr>().unwrap());
-        for line in ["", "0000:000123:abcdef", "0000:x:1:00000000000000000000ffff7f000001", "0:1:2:ff"] {
-            assert_eq!(parse_line(line.as_bytes()), None, "{line}");
-        }
-    }
-}
+mod tests;

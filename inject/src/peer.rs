@@ -13,10 +13,11 @@ use urxe_wire::cm::CommId;
 use urxe_wire::icrc::{self, Check, Flow};
 use urxe_wire::packet::{Service, pad_count};
 use urxe_wire::{
-    Bth, Deth, Ext, Header, ICRC_LEN, Mtu, Opcode, Operation, Packet, Psn, QKey, Qpn, ROCE_PORT, Syndrome, Transport,
+    Bth, Deth, Ext, Header, ICRC_LEN, Mtu, Opcode, Operation, Psn, QKey, Qpn, ROCE_PORT, Syndrome, Transport,
 };
 
 use crate::Error;
+use crate::arrived::{Arrived, describe};
 use crate::memory::{OpenMemory, PD};
 
 /// Where receives go, above what programs have in their messages.
@@ -60,52 +61,6 @@ pub struct Target {
     pub psn: Psn,
 }
 
-/// A packet that has come.
-#[derive(Clone, Debug)]
-pub struct Arrived {
-    /// From the BTH to the ICRC.
-    pub bytes: Vec<u8>,
-    /// Whether its ICRC is right.
-    pub check: Check,
-}
-
-impl Arrived {
-    /// The packet, unless it is malformed.
-    #[must_use]
-    pub fn packet(&self) -> Option<Packet<'_>> {
-        Packet::parse(&self.bytes).ok()
-    }
-
-    /// The packet in the words of `urxe trace`.
-    #[must_use]
-    pub fn text(&self) -> String {
-        describe(&self.bytes) + if self.check == Check::Bad { " (wrong ICRC)" } else { "" }
-    }
-
-    /// Returns PSN and syndrome of an ACK or a NAK.
-    #[must_use]
-    pub fn acknowledgement(&self) -> Option<(Psn, Syndrome)> {
-        let packet = self.packet()?;
-        match packet.header.ext {
-            Ext::Aeth(aeth) | Ext::AethAtomicAckEth(aeth, _) => Some((packet.header.bth.psn, aeth.syndrome)),
-            _ => None,
-        }
-    }
-}
-
-/// A packet, ICRC included, in the words of `urxe trace`.
-#[must_use]
-pub fn describe(bytes: &[u8]) -> String {
-    match Packet::parse(bytes) {
-        Ok(packet) => packet.to_string(),
-        Err(malformed) => format!("no RoCE v2 packet, {malformed}: {}", hex(bytes)),
-    }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A number that another process, or the next run, does not have.
 fn random() -> u32 {
     let bits = RandomState::new().build_hasher().finish();
@@ -138,6 +93,8 @@ pub struct Peer<'a> {
     pub(crate) cm_port: Option<u16>,
     /// Other end of the connection that is made or is there, by rdma_cm.
     pub(crate) cm_remote: Option<IpAddr>,
+    /// Private data of the other end's program, by rdma_cm.
+    pub(crate) private_data: Vec<u8>,
     gsi_psn: Psn,
     /// Packets of messages, of which a receiver that was not ready wants some again.
     window: VecDeque<(Psn, Vec<u8>)>,
@@ -172,6 +129,7 @@ impl<'a> Peer<'a> {
             comm_id: CommId(random()),
             cm_port: None,
             cm_remote: None,
+            private_data: Vec::new(),
             gsi_psn: Psn::default(),
             window: VecDeque::new(),
             started: Moment::now(),
@@ -201,6 +159,7 @@ impl<'a> Peer<'a> {
         self.window.clear();
         self.cm = Cm::new();
         self.cm_remote = None;
+        self.private_data.clear();
         self.comm_id = CommId(self.comm_id.0.wrapping_add(1));
     }
 
@@ -419,3 +378,6 @@ impl<'a> Peer<'a> {
         self.send_to(to, &bytes, 0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,14 +8,15 @@ use urxe_wire::{Aeth, AtomicAckEth, AtomicEth, Credits, Ieth, ImmDt, Msn, Opcode
 use urxe_wire::{Ext, Feth, FlushLevel, Operation, Psn, RKey, Reth, SelectiveAck, SelectiveOffer, Syndrome};
 
 use crate::Error;
-use crate::peer::{Arrived, Peer};
+use crate::arrived::Arrived;
+use crate::peer::Peer;
 use crate::script::{Expected, Numbered, Part, Step, Value, number_bytes};
 
 /// A script under way.
 pub struct Player<'p, 'a> {
     peer: &'p mut Peer<'a>,
     names: HashMap<String, u64>,
-    /// Payload that came last.
+    /// Payload that came last; before the first the other end's private data.
     last: Vec<u8>,
     /// Highest PSN that an ACK had.
     acked: Option<Psn>,
@@ -28,7 +29,8 @@ impl<'p, 'a> Player<'p, 'a> {
         let random = peer.settings.seed;
         let qp = peer.target.map_or(0, |target| target.qpn.get());
         let names = [("qp", qp), ("psn", peer.first_psn.get())].map(|(name, number)| (name.to_owned(), number.into()));
-        Self { peer, names: names.into(), last: Vec::new(), acked: None, random }
+        let last = peer.private_data.clone();
+        Self { peer, names: names.into(), last, acked: None, random }
     }
 
     /// Carries out all steps.

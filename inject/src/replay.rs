@@ -1,7 +1,7 @@
 //! One side of a capture, played to a live program.
 //!
 //! What depends on the connection is rewritten: queue pair numbers and PSNs by the handshake; keys and addresses of the other
-//! end's memory by what its messages say now in the places where they said the captured ones.
+//! end's memory by what its messages, and its private data of rdma_cm, say now in the places where they said the captured ones.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant as Moment};
@@ -11,8 +11,9 @@ use urxe_wire::opcode::{Position, Role};
 use urxe_wire::{Ext, Header, Mtu, Operation, Psn, RKey, Reth, Syndrome};
 
 use crate::Error;
+use crate::arrived::Arrived;
 use crate::handshake::{Handshake, mtu_of};
-use crate::peer::{Arrived, Peer};
+use crate::peer::Peer;
 
 /// A packet of the capture.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub fn mtu(packets: &[Recorded]) -> Option<Mtu> {
 pub struct Replay {
     /// The conversation, in its order.
     pub packets: Vec<Recorded>,
+    /// Captured private data of the live end, by rdma_cm, which may tell keys.
+    pub private_data: Vec<u8>,
     /// How long an answer may take.
     pub patience: Duration,
     /// Rounds after the first in which payloads change.
@@ -78,7 +81,7 @@ struct Round<'r> {
     origin: Option<(Psn, Psn)>,
     requests: VecDeque<Arrived>,
     responses: Vec<Arrived>,
-    /// Payloads of the other end's messages: captured, and live.
+    /// Private data and payloads of the other end's messages: captured, and live.
     messages: Vec<(Vec<u8>, Vec<u8>)>,
     keys: Vec<Known>,
     sent: Vec<(Psn, Vec<u8>)>,
@@ -110,7 +113,7 @@ impl Replay {
                     error => return Err(error),
                 }
             }
-            let mut player = Round::new(self);
+            let mut player = Round::new(self, &peer.private_data);
             player.play(peer, round)?;
             report.sent += player.sent.len() as u64;
             report.rounds += 1;
@@ -155,13 +158,13 @@ impl Replay {
 }
 
 impl<'r> Round<'r> {
-    fn new(replay: &'r Replay) -> Self {
+    fn new(replay: &'r Replay, private_data: &[u8]) -> Self {
         Self {
             replay,
             origin: None,
             requests: VecDeque::new(),
             responses: Vec::new(),
-            messages: Vec::new(),
+            messages: vec![(replay.private_data.clone(), private_data.to_vec())],
             keys: Vec::new(),
             sent: Vec::new(),
             differences: Vec::new(),

@@ -255,6 +255,40 @@ fn scripts_speak_to_ping_pongs_and_to_rping() -> Result<()> {
     Ok(())
 }
 
+/// Sockets over RDMA tell each other keys and addresses in private data of rdma_cm, and nowhere else.
+#[test]
+fn private_data_of_programs_tells_keys() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let is_there =
+        || Ok(fs::read_to_string(format!("/proc/{}/net/unix", launcher.host().pid()))?.contains("@urxe/1/service/"));
+    let serve = || -> Result<Process> {
+        let server = launcher.host().start(launcher.command(&[], &["rstream", "-S", "64", "-C", "4", "-I", "1"])?)?;
+        wait_until("rstream to listen", is_there)?;
+        Ok(server)
+    };
+    let capture = launcher.tmp().join("client.pcapng");
+    let capture = capture.to_str().context("a path that is not UTF-8")?;
+    let server = serve()?;
+    let client = ["rstream", "-s", "127.0.0.1", "-S", "64", "-C", "4", "-I", "1"];
+    launcher.try_run(&["--pcap", capture], &client)?.success()?;
+    server.finish(TIMEOUT)?.success()?;
+
+    // What the captured client wrote is written again, to where the new server has its memory.
+    let server = serve()?;
+    let said = urxe(&launcher, &["replay", capture, "--cm", "127.0.0.1:7471"])?.success()?;
+    let count = |words: &str| said.stdout.lines().filter(|line| line.contains(words)).count();
+    ensure!(count("> RC RDMA WRITE Only") > 0 && count(" Nak ") == 0, "{said}");
+    drop(server);
+
+    // The layout is that of `struct rs_conn_data` of rdma-core's rsocket.c.
+    let _server = serve()?;
+    let script = "let va=be64@24\nlet rkey=be32@32\nWRITE_ONLY va=$va rkey=$rkey \"x\"\nexpect ack\nWRITE_ONLY va=$va rkey=$rkey+1 \"x\"\nexpect nak\n";
+    let script = file(&launcher, "script", script.as_bytes())?;
+    let data = "u8:1 u8:0 be16:16 zero*36";
+    urxe(&launcher, &["inject", "--cm", "127.0.0.1:7471", "--private-data", data, "--script", &script])?.success()?;
+    Ok(())
+}
+
 /// The peer is the passive side.
 #[test]
 fn scripts_wait_for_programs() -> Result<()> {
