@@ -17,10 +17,12 @@ const MOST: u64 = 1 << 20;
 
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Has explanations added to this file from now on, if it is there.
+/// Has explanations added to this file from now on, if it is there now: a program may have forbidden itself later to open files (seccomp(2)).
 pub fn record_in(file: PathBuf) {
-    // Set before.
-    let _ = FILE.set(file);
+    if file.symlink_metadata().is_ok() {
+        // Set before.
+        let _ = FILE.set(file);
+    }
 }
 
 /// Adds an explanation. What goes wrong loses it.

@@ -2,8 +2,10 @@
 //!
 //! libc's own calls of them are not seen: a damaged heap or stack ends a program unseen.
 
+use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::next_sigaction;
 use crate::ends::about_to_fail;
@@ -13,30 +15,50 @@ use crate::next::{fail, system_call};
 const CRASHES: [c_int; 7] =
     [libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS, libc::SIGTRAP];
 
-/// Functions that do not come back, `name(arguments), if fails`. Handlers of the program may throw through them.
+/// Functions that do not come back, `name(arguments), what is done before`, and functions that send a signal, `name(arguments, signal),
+/// if it is sent to this process`. Handlers of the program may throw through all of them.
 macro_rules! end {
-    ($($name:ident($($arg:ident: $arg_type:ty),*), if $fails:expr;)*) => {
+    (
+        ending { $($name:ident($($arg:ident: $arg_type:ty),*), $before:expr;)* }
+        sending { $($send:ident($($send_arg:ident: $send_type:ty,)*; $signal:ident), if $to_own:expr;)* }
+    ) => {
         #[expect(non_upper_case_globals, reason = "the functions' own names")]
         mod original {
             use crate::interposed::c_name;
             use crate::next::Next;
-            pub(super) static raise: Next = Next::new(c"raise");
             $(pub(super) static $name: Next = Next::new(c_name(concat!(stringify!($name), "\0")));)*
+            $(pub(super) static $send: Next = Next::new(c_name(concat!(stringify!($send), "\0")));)*
         }
 
         /// Finds libc's functions of these names.
         pub(crate) fn find_all() {
-            original::raise.address();
             $(original::$name.address();)*
+            $(original::$send.address();)*
         }
+
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $send($($send_arg: $send_type,)* $signal: c_int) -> c_int {
+                type Function = unsafe extern "C-unwind" fn($($send_type,)* c_int) -> c_int;
+                if ends_process($signal) && $to_own {
+                    about_to_fail();
+                }
+                let next = original::$send.address();
+                if next.is_null() {
+                    return fail(libc::ENOSYS);
+                }
+                // SAFETY: the function of this name has this type.
+                let next = unsafe { core::mem::transmute::<*mut c_void, Function>(next) };
+                // SAFETY: the caller's own call.
+                unsafe { next($($send_arg,)* $signal) }
+            }
+        )*
 
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $arg_type),*) -> ! {
                 type Function = unsafe extern "C-unwind" fn($($arg_type),*) -> !;
-                if $fails {
-                    about_to_fail();
-                }
+                $before;
                 let next = original::$name.address();
                 if next.is_null() {
                     end_anyway();
@@ -51,15 +73,28 @@ macro_rules! end {
 }
 
 end! {
-    abort(), if !is_handled(libc::SIGABRT);
-    __assert_fail(claim: *const c_char, file: *const c_char, line: c_uint, function: *const c_char),
-        if !is_handled(libc::SIGABRT);
-    __assert_perror_fail(errno: c_int, file: *const c_char, line: c_uint, function: *const c_char),
-        if !is_handled(libc::SIGABRT);
-    __assert(claim: *const c_char, file: *const c_char, line: c_int), if !is_handled(libc::SIGABRT);
-    _exit(status: c_int), if is_failure(status);
-    _Exit(status: c_int), if is_failure(status);
-    quick_exit(status: c_int), if is_failure(status);
+    ending {
+        abort(), before_abort();
+        __assert_fail(claim: *const c_char, file: *const c_char, line: c_uint, function: *const c_char), before_abort();
+        __assert_perror_fail(errno: c_int, file: *const c_char, line: c_uint, function: *const c_char), before_abort();
+        __assert(claim: *const c_char, file: *const c_char, line: c_int), before_abort();
+        _exit(status: c_int), before_exit(status);
+        _Exit(status: c_int), before_exit(status);
+        quick_exit(status: c_int), before_exit(status);
+    }
+    sending {
+        raise(; signal), if true;
+        // Zero is the caller's process group.
+        kill(process: libc::pid_t,; signal), if process == 0 || is_this(process);
+        tgkill(process: libc::pid_t, thread: libc::pid_t,; signal), if is_this(process);
+        // The action of a signal is that of the process.
+        pthread_kill(thread: libc::pthread_t,; signal), if true;
+    }
+}
+
+fn is_this(process: libc::pid_t) -> bool {
+    // SAFETY: no preconditions.
+    process == unsafe { libc::getpid() }
 }
 
 /// Whether a parent sees a failure: it gets eight bits.
@@ -67,34 +102,80 @@ const fn is_failure(status: c_int) -> bool {
     status & 0xff != 0
 }
 
-/// Returns the program's action for a signal: the address of its handler, `SIG_DFL` or `SIG_IGN`.
-fn action(signal: c_int) -> usize {
+fn before_exit(status: c_int) {
+    if is_failure(status) {
+        about_to_fail();
+    }
+}
+
+/// Returns the program's action for a signal.
+fn action(signal: c_int) -> libc::sigaction {
     // SAFETY: all-zero is a value of this plain C struct.
     let mut now: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: asks only, with room for the answer.
     unsafe { next_sigaction(signal, core::ptr::null(), &raw mut now) };
-    now.sa_sigaction
+    now
 }
 
-/// Whether a handler decides what becomes of the program. It may go on elsewhere (siglongjmp(3)), or raise the signal again.
-fn is_handled(signal: c_int) -> bool {
-    !matches!(action(signal), libc::SIG_DFL | libc::SIG_IGN)
+/// Whether this signal ends the process when it is delivered. Crash handlers end so: they restore the default, and send the signal again.
+fn ends_process(signal: c_int) -> bool {
+    signal == libc::SIGKILL || CRASHES.contains(&signal) && action(signal).sa_sigaction == libc::SIG_DFL
 }
 
-/// Crash handlers end so: they restore the default, and raise the signal again.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn raise(signal: c_int) -> c_int {
-    if CRASHES.contains(&signal) && action(signal) == libc::SIG_DFL {
-        about_to_fail();
+/// The program's action for SIGABRT, while [`abort_handler`] is in its place.
+struct Replaced(UnsafeCell<MaybeUninit<libc::sigaction>>);
+
+// SAFETY: written by the thread that has set `IS_REPLACED`, before the handler is in place, and read by the handler.
+unsafe impl Sync for Replaced {}
+
+static REPLACED: Replaced = Replaced(UnsafeCell::new(MaybeUninit::uninit()));
+static IS_REPLACED: AtomicBool = AtomicBool::new(false);
+
+/// Tells of the failure now, or when the program's handler of SIGABRT returns, for abort(3) ends the process then. The handler may go on
+/// elsewhere (siglongjmp(3)), or end the process in its own way.
+fn before_abort() {
+    let own = action(libc::SIGABRT);
+    if matches!(own.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+        return about_to_fail();
     }
-    let next = original::raise.address();
-    if next.is_null() {
-        return fail(libc::ENOSYS);
+    // Another thread aborts as well: once is enough.
+    if IS_REPLACED.swap(true, Ordering::Acquire) {
+        return;
     }
-    // SAFETY: the function of this name has this type.
-    let next = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(c_int) -> c_int>(next) };
-    // SAFETY: the caller's own call.
-    unsafe { next(signal) }
+    // SAFETY: this thread has set the flag.
+    unsafe { (*REPLACED.0.get()).write(own) };
+    let mut replacement = own;
+    replacement.sa_sigaction = abort_handler as *const () as usize;
+    replacement.sa_flags |= libc::SA_SIGINFO;
+    // SAFETY: a handler of this kind, with the program's mask and flags.
+    unsafe { next_sigaction(libc::SIGABRT, &raw const replacement, core::ptr::null_mut()) };
+}
+
+/// Calls the program's handler, with its action restored, and tells of the failure when that returns.
+unsafe extern "C-unwind" fn abort_handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: written before this handler was in place.
+    let own = unsafe { (*REPLACED.0.get()).assume_init() };
+    let mut restored = own;
+    if own.sa_flags & libc::SA_RESETHAND != 0 {
+        restored.sa_sigaction = libc::SIG_DFL;
+    }
+    // SAFETY: the program's own action.
+    unsafe { next_sigaction(libc::SIGABRT, &raw const restored, core::ptr::null_mut()) };
+    IS_REPLACED.store(false, Ordering::Release);
+    let handler = own.sa_sigaction as *const ();
+    if own.sa_flags & libc::SA_SIGINFO == 0 {
+        // SAFETY: a handler without this flag has this type.
+        let handler = unsafe { core::mem::transmute::<*const (), unsafe extern "C-unwind" fn(c_int)>(handler) };
+        // SAFETY: the kernel's own call.
+        unsafe { handler(signal) };
+    } else {
+        type Informed = unsafe extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+        // SAFETY: a handler with this flag has this type.
+        let handler = unsafe { core::mem::transmute::<*const (), Informed>(handler) };
+        // SAFETY: the kernel's own call.
+        unsafe { handler(signal, info, context) };
+    }
+    about_to_fail();
 }
 
 /// Ends the process where libc lacks the function.
