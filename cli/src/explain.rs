@@ -1,17 +1,19 @@
 //! `urxe explain`: codes, and what `URXE_QUIRKS` does.
 
+use std::io;
+
 use anyhow::{Context as _, Result, ensure};
 use urxe_engine::quirks::{QuirkSet, Row, TABLE};
-use urxe_explain::{Entry, TABLES, Table};
+use urxe_explain::{Entry, TABLES, Table, wc};
 
 use crate::out;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A completion status, NAK syndrome, asynchronous event, event or rejection of rdma_cm, or errno, by name or number:
-    /// RETRY_EXC_ERR, 12, 0x62, EINVAL, QP_FATAL, REJECTED; `wc 12` or `rej 8` asks for one kind; `quirks` and `quirks 7` for what URXE_QUIRKS may do. Without any, all
-    /// are listed
-    #[arg(value_name = "CODE", num_args = 0..=2)]
+    /// RETRY_EXC_ERR, 12, 0x62, EINVAL, QP_FATAL, REJECTED; `wc 12` or `rej 8` asks for one kind; a part of a name, or the text that a
+    /// program prints of it; `quirks` and `quirks 7` for what URXE_QUIRKS may do. Without any, all are listed
+    #[arg(value_name = "CODE")]
     code: Vec<String>,
 }
 
@@ -25,17 +27,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             quirks.shown().map(quirk).collect()
         }
         _ => {
-            let found = find(&words);
+            let exact = find(&words);
+            let found = if exact.is_empty() { search(&args.code.join(" ")) } else { exact };
             ensure!(!found.is_empty(), "nothing is known by `{}`; `urxe explain` lists all codes", args.code.join(" "));
-            found.iter().map(|(table, entry)| meaning(table, entry)).collect::<Vec<_>>().join("\n")
+            // An exact number is a code of each kind.
+            if found.len() > MANY {
+                found.iter().map(|(table, entry)| row(table, entry)).collect()
+            } else {
+                found.iter().map(|(table, entry)| meaning(table, entry)).collect::<Vec<_>>().join("\n")
+            }
         }
     })
 }
 
+/// Codes that are more than this are listed, a line each.
+const MANY: usize = TABLES.len();
+
+fn row(table: &Table, entry: &Entry) -> String {
+    format!("  {:>4}  {:<30} {}\n", number(table, entry), entry.name, entry.meaning)
+}
+
 /// List of all that can be asked for.
 fn list() -> String {
-    let row =
-        |table: &Table, entry: &Entry| format!("  {:>4}  {:<30} {}\n", number(table, entry), entry.name, entry.meaning);
     let codes = TABLES.iter().map(|table| {
         let rows: String = table.entries.iter().map(|entry| row(table, entry)).collect();
         format!("{} (`urxe explain {} CODE`):\n{rows}\n", table.kind, table.word)
@@ -90,12 +103,48 @@ fn find(words: &[&str]) -> Vec<(Table, &'static Entry)> {
     found
 }
 
+/// Looks for codes whose text the words have, as programs print it, or whose name has the words as a part.
+fn search(words: &str) -> Vec<(Table, &'static Entry)> {
+    /// Shorter words are a part of too many.
+    const LEAST: usize = 3;
+    let words = words.to_lowercase();
+    let name = words.replace([' ', '-'], "_");
+    let entries = || TABLES.iter().flat_map(|table| table.entries.iter().map(|entry| (*table, entry)));
+    let has_text = |table: &Table, entry: &Entry| match table.word {
+        "wc" => wc::text(entry.number).map(str::to_lowercase),
+        "errno" => {
+            let text = io::Error::from_raw_os_error(entry.number.cast_signed()).to_string();
+            text.split_once(" (os error").map(|(text, _)| text.to_lowercase())
+        }
+        _ => None,
+    };
+    let is_told =
+        |(table, entry): &(Table, &'static Entry)| has_text(table, entry).is_some_and(|text| words.contains(&text));
+    let told: Vec<_> = entries().filter(is_told).collect();
+    if !told.is_empty() || name.len() < LEAST {
+        return told;
+    }
+    entries().filter(|(_, entry)| entry.name.to_lowercase().contains(&name)).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::find;
+    use super::{find, search};
 
     fn names(words: &[&str]) -> Vec<&'static str> {
         find(words).iter().map(|(_, entry)| entry.name).collect()
+    }
+
+    #[test]
+    fn codes_are_found_by_parts_and_by_what_programs_print() {
+        let names = |words| search(words).iter().map(|(_, entry)| entry.name).collect::<Vec<_>>();
+        assert_eq!(names("retry"), ["IBV_WC_RETRY_EXC_ERR", "IBV_WC_RNR_RETRY_EXC_ERR"]);
+        assert_eq!(names("RNR"), ["IBV_WC_RNR_RETRY_EXC_ERR", "RNR_NAK"]);
+        assert_eq!(names("rem access"), ["IBV_WC_REM_ACCESS_ERR"]);
+        let line = "Failed status transport retry counter exceeded (12) for wr_id 2";
+        assert_eq!(names(line), ["IBV_WC_RETRY_EXC_ERR"]);
+        assert_eq!(names("Couldn't create CQ: Cannot allocate memory"), ["ENOMEM"]);
+        assert!(names("nonsense").is_empty() && names("rn").is_empty() && names("").is_empty());
     }
 
     #[test]

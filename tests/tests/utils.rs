@@ -1,7 +1,7 @@
 //! Stock programs of ibverbs-utils: the five ping-pongs with every option each has, `ibv_devinfo -v`, `ibv_asyncwatch`.
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Host, TIMEOUT, World, wait_for_listener, wait_until};
+use urxe_tests::{Host, TIMEOUT, World, artifacts, wait_for_listener, wait_until};
 
 /// Option sets: those of all five programs, then each one's own.
 const EVERY_PROGRAM: [&str; 4] = ["", "-e", "-s 1 -l 3", "-i 1 -s 1000"];
@@ -110,5 +110,23 @@ fn asyncwatch_is_told_of_addresses() -> Result<()> {
     wait_until("it tells of the address", || Ok(watch.stdout_so_far().contains("(18), port 1")))?;
     watch.signal(libc::SIGTERM)?;
     watch.finish(TIMEOUT)?;
+    Ok(())
+}
+
+/// People look for the text that a program has printed: that of `ibv_wc_status_str(3)`, for every completion status.
+#[test]
+fn codes_are_found_by_what_programs_print() -> Result<()> {
+    const TEXTS: &str = "import ctypes
+text = ctypes.CDLL('libibverbs.so.1').ibv_wc_status_str
+text.restype = ctypes.c_char_p
+for number in range(24): print(text(number).decode())";
+    let world = World::bare()?;
+    let texts = world.host().run("/usr/bin/python3", &["-c", TEXTS])?.stdout;
+    ensure!(texts.lines().count() == 24, "{texts}");
+    for (number, text) in texts.lines().enumerate() {
+        let line = format!("Failed status {text} ({number}) for wr_id 2");
+        let said = world.host().run(artifacts::urxe()?, &["explain", &line])?.stdout;
+        ensure!(said.contains(&format!(" (completion status, {number})\n  means: ")), "{line}: {said}");
+    }
     Ok(())
 }

@@ -5,6 +5,40 @@ use crate::{Entry, Table, row};
 /// The completion statuses.
 pub const TABLE: Table = Table { kind: "completion status", word: "wc", prefix: "IBV_WC_", entries: ENTRIES };
 
+/// Text of each status, by number, as programs print it (`ibv_wc_status_str(3)`).
+const TEXTS: [&str; 24] = [
+    "success",
+    "local length error",
+    "local QP operation error",
+    "local EE context operation error",
+    "local protection error",
+    "Work Request Flushed Error",
+    "memory management operation error",
+    "bad response error",
+    "local access error",
+    "remote invalid request error",
+    "remote access error",
+    "remote operation error",
+    "transport retry counter exceeded",
+    "RNR retry counter exceeded",
+    "local RDD violation error",
+    "remote invalid RD request",
+    "aborted error",
+    "invalid EE context number",
+    "invalid EE context state",
+    "fatal error",
+    "response timeout error",
+    "general error",
+    "TM error",
+    "TM software rendezvous",
+];
+
+/// The text that `ibv_wc_status_str(3)` has for a status.
+#[must_use]
+pub fn text(number: u32) -> Option<&'static str> {
+    TEXTS.get(usize::try_from(number).ok()?).copied()
+}
+
 const ENTRIES: &[Entry] = &[
     row(0, "IBV_WC_SUCCESS", "the work request was carried out", "nothing is wrong", "nothing"),
     row(
