@@ -240,8 +240,11 @@ differential: build ## DIFFERENTIAL_SEEDS (1000) random programs of verbs, over 
 	    --program $(TARGET_DIR)/conformance/differential --seeds $(DIFFERENTIAL_SEEDS) \
 	    --out $(TARGET_DIR)/conformance/differential.tsv
 
+# KERNEL: an image that has all built in, with KASAN for example. Images are told apart by their folders' names.
 .PHONY: fuzz-rxe
-fuzz-rxe: build ## packets by seed (SEED) at the Linux kernel's rxe, FUZZ_ROUNDS (200) connections of each kind; the guest's log
+fuzz-rxe: export URXE_KERNEL_IMAGE := $(abspath $(KERNEL))
+fuzz-rxe: export URXE_KERNEL_DIR := $(TARGET_DIR)/conformance/kernel$(subst /,-,$(abspath $(KERNEL)))
+fuzz-rxe: build ## packets by seed (SEED) at the Linux kernel's rxe, FUZZ_ROUNDS (200) connections of each kind; the guest's log; KERNEL=bzImage
 	@scripts/install-packages $(DEMO_PACKAGES) $(INTEROP_PACKAGES)
 	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
 	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot conformance/kernel-rxe/fuzz --rounds $(FUZZ_ROUNDS) \
@@ -291,6 +294,14 @@ distributions: deb ## the library inside other distributions and releases of rdm
 	    conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREES)
 	$(SUDO) conformance/distributions/run --trees $(TARGET_DIR)/distributions --package "$$(ls -t $(PACKAGES)/*.deb | head -n 1)" \
 	    --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/distributions.tsv $(TREES)
+
+.PHONY: containers
+containers: build ## containers of other distributions with the device of `urxe cdi`, by Podman and runc, and Docker; downloads them. TREES='debian-*'
+	@scripts/install-packages $(DISTRIBUTION_PACKAGES) podman runc
+	-$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(or $(TREES),debian-12 debian-13 debian-sid 'ubuntu-*')
+	$(SUDO) conformance/distributions/containers --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
+	    --out $(TARGET_DIR)/conformance/containers.tsv $(TREES)
+	$(if $(TREES),,$(SUDO) conformance/distributions/docker $(TARGET_DIR)/distributions $(BIN_DIR))
 
 .PHONY: clean-install
 clean-install: ## make demo on a Debian 12 that has never seen urxe; COMMAND='make test'
