@@ -490,6 +490,45 @@ fn a_probe_in_vain_is_no_reordering() {
     assert_eq!(qp.sent(), [""; 0], "it may be late");
 }
 
+/// Peers tell of READs by responses alone: a response to what was sent behind a probe ends it, and a later packet in vain is none of it.
+#[test]
+fn a_response_ends_the_probes_before_it() {
+    let mut qp = agreed();
+    // The round trip is known, and that packets are lost.
+    for (wr_id, psn) in [(1, SQ_PSN), (2, SQ_PSN + 10)] {
+        qp.post(wr_id, SendOp::Write(REMOTE), 10 * 256);
+        assert_eq!(qp.sent().len(), 10);
+        qp.elapse(Duration::from_micros(50));
+        if wr_id == 2 {
+            gets_sack(&mut qp, psn, &[1, 2, 3, 4, 5]);
+            assert_eq!(qp.sent(), ["RDMA WRITE First 210 ?"]);
+        }
+        qp.gets_ack(psn + 9);
+    }
+    let aeth = || Ext::Aeth(Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() });
+    // The first request was lost, and is asked for again; the second is behind it.
+    for (wr_id, psn) in [(3, SQ_PSN + 20), (4, SQ_PSN + 21)] {
+        qp.post(wr_id, SendOp::Read(REMOTE), 256);
+        assert_eq!(qp.sent().len(), 1);
+        if wr_id == 3 {
+            let wait = qp.timeout().expect("it probes");
+            qp.elapse(wait);
+            assert_eq!(qp.sent().len(), 1);
+        }
+        qp.gets(O::ReadResponseOnly, psn, aeth(), &[1; MTU]);
+    }
+    // A packet that was only late is sent again: packets are known to be late from then on.
+    for (wr_id, psn, is_resent) in [(5, SQ_PSN + 22, true), (6, SQ_PSN + 32, false)] {
+        qp.post(wr_id, SendOp::Write(REMOTE), 10 * 256);
+        assert_eq!(qp.sent().len(), 10);
+        gets_sack(&mut qp, psn, &[1, 2, 3]);
+        assert_eq!(qp.sent().len(), usize::from(is_resent), "{wr_id}");
+        qp.gets_ack(psn + 9);
+        gets_duplicates(&mut qp, psn + 10, 1);
+    }
+    assert_eq!(qp.completed(), [(1, OK), (2, OK), (3, OK), (4, OK), (5, OK), (6, OK)]);
+}
+
 /// A receiver that is not ready has kept what is behind: that is not sent again.
 #[test]
 fn after_an_rnr_nak_the_refused_request_alone_is_sent_again() {

@@ -200,6 +200,10 @@ impl Reliable {
             board.carried_out(chunk.last.next(), &timing, reordering);
             board.response_arrived(psn, &timing, reordering);
         }
+        if psn.distance_from(self.selective.probed_at) >= 0 {
+            // It has answered what was sent behind the probes, and so these as well.
+            self.selective.probes = 0;
+        }
         self.restart_timer(attr, io.clock);
         self.measure(io);
         self.advance_selective(config, attr, io)?;
