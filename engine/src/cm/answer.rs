@@ -32,18 +32,17 @@ pub fn answer_to_unknown(mad: &CmMad) -> Option<CmMad> {
         }
         Message::Lap(lap) => {
             let ids = Ids { local: lap.ids.remote, remote: lap.ids.local };
-            Message::Apr(Apr {
-                ids,
-                info_len: 0,
-                status: Apr::NOT_SUPPORTED,
-                reserved: 0,
-                info: [0; 72],
-                private_data: [0; 148],
-            })
+            return Some(refuse_path(ids, mad.transaction_id, Apr::INVALID_COMM_ID));
         }
         _ => return None,
     };
     Some(CmMad { transaction_id: mad.transaction_id, attribute_modifier: 0, message })
+}
+
+/// The answer to a LAP: its path is not loaded.
+pub(super) fn refuse_path(ids: Ids, transaction_id: u64, status: u8) -> CmMad {
+    let apr = Apr { ids, info_len: 0, status, reserved: 0, info: [0; 72], private_data: [0; 148] };
+    CmMad { transaction_id, attribute_modifier: 0, message: Message::Apr(apr) }
 }
 
 pub(super) fn plain_rej(ids: Ids, message: Rejected, reason: RejReason) -> Rej {

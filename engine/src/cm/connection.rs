@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use urxe_wire::Qpn;
-use urxe_wire::cm::{CmMad, CommId, Dreq, Ids, Message, Plain, RejReason, Rejected, SidrStatus};
+use urxe_wire::cm::{Apr, CmMad, CommId, Dreq, Ids, Message, Plain, RejReason, Rejected, SidrStatus};
 use urxe_wire::mad::MAD_LEN;
 
-use super::answer::{answer_to_unknown, mra, plain_rej, plain_sidr_rep};
+use super::answer::{mra, plain_rej, plain_sidr_rep, refuse_path};
 use super::timing::{DREQ_RETRIES, FIRST_TRY, MAX_RETRIES, SLOWEST, TIME_WAIT};
 use super::types::{Disconnect, Ends, Event, WrongState};
 use crate::time::Instant;
@@ -237,7 +237,8 @@ impl Connection {
         }
     }
 
-    pub(super) fn handle(&mut self, now: Instant, ids: Ids, message: &Message) {
+    pub(super) fn handle(&mut self, now: Instant, ids: Ids, mad: &CmMad) {
+        let message = &mad.message;
         match (message, self.state) {
             (Message::Rep(rep), State::ReqSent) => {
                 self.stop_sending();
@@ -304,11 +305,11 @@ impl Connection {
                 self.state = State::Idle;
                 self.tell(Event::ServiceReply(Box::new(*rep)));
             }
+            // rdma_cm has nobody to ask for an alternate path.
+            //= spec/connections.md#cm-017
+            //# A request to load an alternate path MUST be answered: it is not supported, or the connection is unknown.
             (Message::Lap(_), State::Established) => {
-                let refusal = answer_to_unknown(&CmMad { transaction_id: 0, attribute_modifier: 0, message: *message });
-                if let Some(refusal) = refusal {
-                    self.outbox.push(self.encode(refusal.message, 0));
-                }
+                self.outbox.push(refuse_path(ids, mad.transaction_id, Apr::NOT_SUPPORTED).to_bytes());
             }
             _ => {}
         }

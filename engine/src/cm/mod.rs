@@ -234,7 +234,7 @@ impl Cm {
                 match known {
                     Some(id) => {
                         let _ = self.change(id, |connection, ids| {
-                            connection.handle(now, ids, message);
+                            connection.handle(now, ids, mad);
                             Ok(())
                         });
                     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use urxe_engine::Instant;
 use urxe_engine::cm::{Cm, Disconnect, Ends, Event, Verdict};
-use urxe_wire::cm::{CmMad, CommId, Ids, Message, RejReason, SidrReq, SidrStatus};
+use urxe_wire::cm::{Apr, CmMad, CommId, Ids, Lap, Message, RejReason, SidrReq, SidrStatus};
 use urxe_wire::{Gid, PKey, QKey, Qpn};
 
 use pair::{A, B, GIDS, LossyNetwork, Pair, SERVICE, rep, req};
@@ -173,6 +173,36 @@ fn strangers_are_not_listened_to() {
     let stranger = Ends { local: GIDS[A], remote: Gid::new([0xC; 16]) };
     pair.ends[A].handle(pair.now, stranger, &spoofed, &mut |_| Verdict::Refuse);
     assert_eq!(pair.ends[A].poll_event(), None);
+}
+
+//= spec/connections.md#cm-017
+//= type=test
+//# A request to load an alternate path MUST be answered: it is not supported, or the connection is unknown.
+#[test]
+fn an_alternate_path_is_refused() {
+    let mut pair = Pair::new(1, LossyNetwork::default());
+    let (a, b) = pair.established();
+    for (to, status) in [(b, Apr::NOT_SUPPORTED), (CommId(0x1234), Apr::INVALID_COMM_ID)] {
+        let lap = Lap { ids: Ids { local: a, remote: to }, rest: [7; 224] };
+        let mad = CmMad { transaction_id: 0xAB_CDEF, attribute_modifier: 0, message: Message::Lap(lap) };
+        // Its answer may be lost, so it may come twice.
+        for _ in 0..2 {
+            pair.ends[B].handle(pair.now, Pair::ends(B), &mad, &mut |_| Verdict::Refuse);
+            let answer = CmMad::parse(&pair.ends[B].poll_transmit().unwrap().payload).unwrap();
+            assert_eq!(answer.transaction_id, 0xAB_CDEF);
+            let Message::Apr(apr) = answer.message else { panic!("{answer:?}") };
+            assert_eq!((apr.ids, apr.status), (Ids { local: to, remote: a }, status));
+        }
+    }
+    // A stranger is told nothing of the connection, and the connection goes on.
+    let lap = Lap { ids: Ids { local: a, remote: b }, rest: [7; 224] };
+    let mad = CmMad { transaction_id: 1, attribute_modifier: 0, message: Message::Lap(lap) };
+    let stranger = Ends { local: GIDS[B], remote: Gid::new([0xC; 16]) };
+    pair.ends[B].handle(pair.now, stranger, &mad, &mut |_| Verdict::Refuse);
+    let answer = CmMad::parse(&pair.ends[B].poll_transmit().unwrap().payload).unwrap();
+    assert!(matches!(answer.message, Message::Apr(Apr { status: Apr::INVALID_COMM_ID, .. })));
+    pair.ends[A].disconnect(pair.now, a).unwrap();
+    assert!(matches!(pair.wait(B), (id, Event::Disconnected(Disconnect::Asked, _)) if id == b));
 }
 
 proptest! {

@@ -181,6 +181,8 @@ pub struct Apr {
 }
 
 impl Apr {
+    /// Status where the connection is unknown.
+    pub const INVALID_COMM_ID: u8 = 1;
     /// Status of a responder without alternate paths.
     pub const NOT_SUPPORTED: u8 = 2;
 
