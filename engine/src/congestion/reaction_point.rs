@@ -185,4 +185,6 @@ fn product(a: u64, b: u64) -> u64 {
 }
 
 #[cfg(test)]
+mod table;
+#[cfg(test)]
 mod tests;

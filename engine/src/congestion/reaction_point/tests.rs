@@ -37,7 +37,7 @@ impl Paper {
 }
 
 /// The paper's parameters: g = 1/256, K = 55 µs, T = 55 µs, F = 5, R_AI = 40 Mbit/s; a line of 40 Gbit/s.
-fn paper() -> CongestionSettings {
+pub(super) fn paper() -> CongestionSettings {
     let parameters = Parameters {
         dce_tcp_g: 1020,
         dce_tcp_rtt: 55,
@@ -52,7 +52,7 @@ fn paper() -> CongestionSettings {
     CongestionSettings { ecn: true, algorithm: Algorithm::Dcqcn, parameters, line_rate: 40_000 }
 }
 
-fn at(micros: u64) -> Instant {
+pub(super) fn at(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1000)
 }
 
