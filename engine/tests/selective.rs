@@ -167,6 +167,69 @@ fn requests_behind_a_gap_are_carried_out_in_their_turn() {
     assert_eq!(qp.completed(), [(8, OK)]);
 }
 
+//= spec/selective.md#sel-011
+//= type=test
+//# Bytes of a WRITE MAY be stored before those in front of them, if they are of the same message and not of its last packet.
+#[test]
+fn the_middle_of_a_write_is_stored_at_once() {
+    let mut qp = agreed();
+    let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 5 * 256 };
+    let shown =
+        |qp: &SingleQp| (0..6).map(|nth| qp.node.memory().peek(qp.remote.addr + 256 * nth, 1)[0]).collect::<Vec<_>>();
+    let mut expected = shown(&qp);
+    qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(reth), &[1; MTU]);
+    qp.gets(O::WriteMiddle, RQ_PSN + 2, Ext::None, &[3; MTU]);
+    (expected[0], expected[2]) = (1, 3);
+    assert_eq!(shown(&qp), expected);
+    // Its last packet waits, and so does what is behind the message.
+    qp.gets(O::WriteLast, RQ_PSN + 4, Ext::None, &[5; MTU]);
+    let next = Reth { va: qp.remote.addr + 5 * 256, ..reth };
+    qp.gets(O::WriteFirst, RQ_PSN + 5, Ext::Reth(next), &[6; MTU]);
+    qp.gets(O::WriteMiddle, RQ_PSN + 6, Ext::None, &[7; MTU]);
+    assert_eq!(shown(&qp), expected);
+    // A copy of what is stored changes nothing, whatever it brings.
+    qp.gets(O::WriteMiddle, RQ_PSN + 2, Ext::None, &[9; MTU]);
+    qp.gets(O::WriteMiddle, RQ_PSN + 3, Ext::None, &[4; MTU]);
+    expected[3] = 4;
+    assert_eq!(shown(&qp), expected);
+    qp.gets(O::WriteMiddle, RQ_PSN + 1, Ext::None, &[2; MTU]);
+    assert_eq!(shown(&qp), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(qp.sent()[0], "ACK 106");
+}
+
+/// Early bytes are those of packets that will be the message's if the peer says the truth, and no others.
+#[test]
+fn what_may_not_be_the_messages_is_not_stored() {
+    let reth = |qp: &SingleQp| Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 3 * 256 };
+    // In the place of the last packet, and behind it.
+    for psn in [RQ_PSN + 2, RQ_PSN + 3] {
+        let mut qp = agreed();
+        qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(reth(&qp)), &[1; MTU]);
+        let before = qp.node.memory().peek(qp.remote.addr, 5 * 256);
+        qp.gets(O::WriteMiddle, psn, Ext::None, &[3; MTU]);
+        assert_eq!(qp.node.memory().peek(qp.remote.addr, 5 * 256), before);
+        qp.gets(O::WriteMiddle, RQ_PSN + 1, Ext::None, &[2; MTU]);
+        if psn == RQ_PSN + 2 {
+            assert_eq!(qp.sent(), ["NAK InvalidRequest 102"]);
+        }
+    }
+    // Of another kind, and of another length.
+    let mut qp = agreed();
+    qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(Reth { dma_len: 8 * 256, ..reth(&qp) }), &[1; MTU]);
+    let before = qp.node.memory().peek(qp.remote.addr, 8 * 256);
+    qp.gets(O::SendMiddle, RQ_PSN + 2, Ext::None, &[3; MTU]);
+    qp.gets(O::WriteMiddle, RQ_PSN + 3, Ext::None, &[3; MTU - 4]);
+    assert_eq!(qp.node.memory().peek(qp.remote.addr, 8 * 256), before);
+    // Where the region has gone meanwhile, the first packet that comes in its turn is refused.
+    let mut qp = agreed();
+    qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(Reth { dma_len: 8 * 256, ..reth(&qp) }), &[1; MTU]);
+    qp.node.memory_mut().deregister(qp.remote.key);
+    qp.gets(O::WriteMiddle, RQ_PSN + 2, Ext::None, &[3; MTU]);
+    assert_eq!(sacks(&mut qp), [(RQ_PSN + 1, vec![(RQ_PSN + 2, RQ_PSN + 2)])]);
+    qp.gets(O::WriteMiddle, RQ_PSN + 1, Ext::None, &[2; MTU]);
+    assert_eq!(qp.sent(), ["NAK RemoteAccessError 101"]);
+}
+
 /// Duplicates of what is kept change nothing and are told.
 #[test]
 fn duplicates_of_what_is_kept_are_counted() {

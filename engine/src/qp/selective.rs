@@ -166,8 +166,9 @@ impl<H: Host> QueuePair<H> {
     pub(super) fn keep_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) -> bool {
         let Some(selective) = &self.config.selective else { return false };
         let expected = self.responder.expected_psn();
-        let kept = self.responder.kept.get_or_insert_with(|| Kept::new(&selective.memory).into());
-        let keeping = kept.keep(expected, packet);
+        let mut kept = self.responder.kept.take().unwrap_or_else(|| Kept::new(&selective.memory).into());
+        let keeping = kept.keep(expected, packet, || self.store_early(io, packet));
+        self.responder.kept = Some(kept);
         self.agreement.owes_ack = true;
         let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
         if keeping == Keeping::Duplicate {
@@ -190,7 +191,9 @@ impl<H: Host> QueuePair<H> {
     pub(super) fn execute_kept(&mut self, io: &mut Io<'_, H>) {
         while let Some(kept) = self.responder.take_kept() {
             let packet = kept.packet();
+            self.responder.is_stored = kept.is_stored();
             let goes_on = self.state.receives() && self.handle_expected(io, &packet, packet.bth().opcode.info());
+            self.responder.is_stored = false;
             self.responder.recycle_kept(kept);
             if !goes_on {
                 break;

@@ -171,8 +171,9 @@ impl<'a> Run<'a> {
         for (connection, [there, back]) in scenario.connections.iter().zip(&scenario.plans) {
             let (a, b) = (nodes[0], nodes[1]);
             let (qp_a, qp_b) = fabric.connect(a, b, connection);
-            streams.push(Stream::new(fabric, there.clone(), (a, qp_a), (b, qp_b), counters[1].remote()));
-            streams.push(Stream::new(fabric, back.clone(), (b, qp_b), (a, qp_a), counters[0].remote()));
+            let keeps = connection.selective_paths.iter().all(|paths| *paths > 0);
+            streams.push(Stream::new(fabric, there.clone(), (a, qp_a), (b, qp_b), counters[1].remote(), keeps));
+            streams.push(Stream::new(fabric, back.clone(), (b, qp_b), (a, qp_a), counters[0].remote(), keeps));
         }
         for stream in &mut streams {
             stream.post_recvs(fabric, scenario.recv_batch)?;

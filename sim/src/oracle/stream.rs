@@ -57,6 +57,7 @@ impl Stream {
         (from, qp): (NodeId, Qpn),
         (to, peer_qp): (NodeId, Qpn),
         counter: Remote,
+        keeps: bool,
     ) -> Self {
         const REMOTE: Access = Access::from_bits(
             Access::LOCAL_WRITE.bits()
@@ -89,7 +90,7 @@ impl Stream {
             counted: BTreeSet::new(),
             recv_end,
             drains: 0,
-            write_order: WriteOrder::default(),
+            write_order: WriteOrder::new(keeps),
         }
     }
 

@@ -1,30 +1,64 @@
 //! The order in which the bytes of WRITEs are stored.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use super::complaint::{Complaint, ensure};
 use super::plan::{Planned, Verb};
 
 /// Progress of the WRITEs of one direction, as their bytes are stored.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct WriteOrder {
     /// The request whose bytes are stored next; all before have theirs.
     at: usize,
-    /// Bytes of it that are stored.
+    /// Bytes of it that are stored, from its beginning on.
     stored: usize,
+    /// Bytes of it that are stored behind the first missing one, as ends by beginnings. `None`: there must be none.
+    early: Option<BTreeMap<usize, usize>>,
 }
 
 impl WriteOrder {
-    /// Takes a store into the remote buffer of `ops`. It must be of the bytes next to those before, of the oldest WRITE that lacks some:
-    /// then the last byte of a message comes last, which programs wait for, and nothing is stored twice.
+    /// Begins with the first request. Bytes behind missing ones are stored only where `keeps` says that packets behind a gap are kept.
+    pub(super) fn new(keeps: bool) -> Self {
+        Self { at: 0, stored: 0, early: keeps.then(BTreeMap::new) }
+    }
+
+    /// Takes a store into the remote buffer of `ops`. It must be of the oldest WRITE that lacks some bytes, and of the bytes next to
+    /// those before; or of later ones but the last: then the last byte of a message comes last, which programs wait for. Nothing is
+    /// stored twice.
     pub(super) fn store(&mut self, ops: &[Planned], offset: usize, length: usize) -> Result<(), Complaint> {
         let writes = |op: &Planned| matches!(op.verb, Verb::Write | Verb::AtomicWrite);
         while ops.get(self.at).is_some_and(|op| !writes(op) || self.stored == op.data.len()) {
-            *self = Self { at: self.at + 1, stored: 0 };
+            (self.at, self.stored) = (self.at + 1, 0);
         }
-        let due = ops.get(self.at).map(|op| op.remote + self.stored..op.remote + op.data.len());
-        let is_due = due.as_ref().is_some_and(|due| due.start == offset && offset + length <= due.end);
-        ensure!(is_due, "{length} bytes stored at offset {offset}, but of request {} is due: {due:?}", self.at);
-        self.stored += length;
+        let due = ops.get(self.at).map(|op| op.remote..op.remote + op.data.len());
+        let part = due.as_ref().and_then(|due| {
+            let first = offset.checked_sub(due.start)?;
+            Some(first..first + length).filter(|part| part.end <= due.len())
+        });
+        let is_next = part.as_ref().is_some_and(|part| part.start == self.stored);
+        let is_new = part.as_ref().is_some_and(|part| self.is_missing(part));
+        let may_be_early = self.early.is_some() && offset + length < due.as_ref().map_or(0, |due| due.end);
+        let (at, stored) = (self.at, self.stored);
+        ensure!(
+            is_new && (is_next || may_be_early),
+            "{length} bytes stored at offset {offset}, but of request {at} at {due:?} those from {stored} on are due"
+        );
+        match (part, &mut self.early) {
+            (Some(part), _) if is_next => self.stored = part.end,
+            (Some(part), Some(early)) => _ = early.insert(part.start, part.end),
+            _ => {}
+        }
+        while let Some(end) = self.early.as_mut().and_then(|early| early.remove(&self.stored)) {
+            self.stored = end;
+        }
         Ok(())
+    }
+
+    /// Whether no byte of this part of the oldest WRITE is stored.
+    fn is_missing(&self, part: &Range<usize>) -> bool {
+        let before = self.early.iter().flat_map(|early| early.range(..part.end)).next_back();
+        part.start >= self.stored && before.is_none_or(|(_, end)| *end <= part.start)
     }
 }
 
@@ -50,7 +84,7 @@ mod tests {
         let ops = writes();
         let [first, second] = [&ops[0], &ops[1]].map(|op| (op.remote, op.data.len()));
         let check = |stores: &[(usize, usize)]| {
-            let mut order = WriteOrder::default();
+            let mut order = WriteOrder::new(false);
             stores.iter().position(|&(offset, length)| order.store(&ops, offset, length).is_err())
         };
         let (head, last) = ((first.0, first.1 - 1), (first.0 + first.1 - 1, 1));
@@ -60,5 +94,24 @@ mod tests {
         assert_eq!(check(&[head, second]), Some(1), "the last byte is missing");
         assert_eq!(check(&[first, second, second]), Some(2), "after the last");
         assert_eq!(check(&[(first.0, first.1 + 1)]), Some(0), "too long");
+    }
+
+    /// Where packets behind a gap are kept, their bytes may be stored, but for the last ones, and those of later messages.
+    #[test]
+    fn bytes_behind_a_gap_are_stored_once_too() {
+        let ops: Vec<_> = writes().into_iter().filter(|op| op.data.len() >= 8).collect();
+        let (at, len) = (ops[0].remote, ops[0].data.len());
+        let check = |stores: &[(usize, usize)]| {
+            let mut order = WriteOrder::new(true);
+            stores.iter().position(|&(offset, length)| order.store(&ops, offset, length).is_err())
+        };
+        assert_eq!(check(&[(at, 1), (at + 4, 1), (at + 2, 2), (at + 1, 1), (at + 5, len - 5)]), None);
+        assert_eq!(check(&[(at + 1, 2), (at + 2, 2)]), Some(1), "a byte twice");
+        assert_eq!(check(&[(at + 1, 2), (at, 2)]), Some(1), "the same");
+        assert_eq!(check(&[(at, 2), (at + 1, 2)]), Some(1), "the same");
+        assert_eq!(check(&[(at, 1), (at + len - 1, 1)]), Some(1), "the last byte is early");
+        if let Some(second) = ops.get(1) {
+            assert_eq!(check(&[(at, len - 1), (second.remote, 1)]), Some(1), "the message before is not complete");
+        }
     }
 }

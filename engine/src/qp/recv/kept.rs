@@ -1,7 +1,7 @@
 //! Requests that came before one that is missing: kept until it comes, when the peer takes part in selective repeat.
 //!
 //! They are kept whole and carried out in order, so that nothing that a consumer can see depends on the order in which
-//! they came.
+//! they came. The bytes of one may be [stored](super::placement) already.
 //!
 //! Memory stays for the next gap: an allocator that gives it back to the system has the system clear it again, which takes longer
 //! than to receive the packets.
@@ -33,13 +33,33 @@ const MOST_SPARE: usize = MOST_BYTES / 2;
 #[derive(Debug)]
 pub(in crate::qp) struct KeptPacket {
     header: Header,
-    payload: Vec<u8>,
+    payload: Payload,
 }
 
+/// Payload of a request that is kept.
+#[derive(Debug)]
+enum Payload {
+    Bytes(Vec<u8>),
+    /// So many bytes, which are stored already.
+    Stored(u16),
+}
+
+/// Stands for bytes that are stored already.
+static STORED: [u8; 4096] = [0; 4096];
+
 impl KeptPacket {
-    /// The packet as it came.
+    /// The packet as it came; of bytes that [are stored](Self::is_stored) it has the length alone.
     pub(in crate::qp) fn packet(&self) -> Packet<'_> {
-        Packet { header: self.header, payload: &self.payload }
+        let payload = match &self.payload {
+            Payload::Bytes(bytes) => bytes,
+            Payload::Stored(len) => STORED.get(..usize::from(*len)).unwrap_or_default(),
+        };
+        Packet { header: self.header, payload }
+    }
+
+    /// Whether its bytes are stored already.
+    pub(in crate::qp) const fn is_stored(&self) -> bool {
+        matches!(self.payload, Payload::Stored(_))
     }
 }
 
@@ -86,8 +106,9 @@ impl Kept {
         }
     }
 
-    /// Keeps a packet that came while `expected` was missing.
-    pub(in crate::qp) fn keep(&mut self, expected: Psn, packet: &Packet<'_>) -> Keeping {
+    /// Keeps a packet that came while `expected` was missing. `store` is asked once, of one that is kept: it stores the bytes and
+    /// returns true, or they are kept as well.
+    pub(in crate::qp) fn keep(&mut self, expected: Psn, packet: &Packet<'_>, store: impl FnOnce() -> bool) -> Keeping {
         self.rests_until = None;
         self.advance(expected);
         let behind = packet.bth().psn.advance_from(expected) as usize;
@@ -103,11 +124,20 @@ impl Kept {
             enough if enough >= wanted => enough,
             few => wanted.max(2 * few).min(usize::from(WINDOW) + 1),
         };
-        let more_places = (capacity - self.places.capacity()) * PLACE;
-        let Some(mut payload) = self.buffer(packet.payload.len(), more_places) else { return Keeping::NoRoom };
-        payload.extend_from_slice(packet.payload);
+        if !self.take_memory((capacity - self.places.capacity()) * PLACE) {
+            return Keeping::NoRoom;
+        }
+        self.places.reserve_exact(capacity - self.places.len());
+        let len = u16::try_from(packet.payload.len()).ok().filter(|len| usize::from(*len) <= STORED.len());
+        let payload = match len.filter(|_| store()) {
+            Some(len) => Payload::Stored(len),
+            None => {
+                let Some(mut bytes) = self.buffer(packet.payload.len()) else { return Keeping::NoRoom };
+                bytes.extend_from_slice(packet.payload);
+                Payload::Bytes(bytes)
+            }
+        };
         if self.places.len() < wanted {
-            self.places.reserve_exact(capacity - self.places.len());
             self.places.resize_with(wanted, || None);
         }
         if let Some(place) = self.places.get_mut(behind) {
@@ -117,16 +147,15 @@ impl Kept {
         Keeping::Kept
     }
 
-    /// Returns an empty buffer for `len` bytes, and takes `more` bytes of memory besides, if there is so much.
-    fn buffer(&mut self, len: usize, more: usize) -> Option<Vec<u8>> {
+    /// Returns an empty buffer for `len` bytes, if there is so much memory.
+    fn buffer(&mut self, len: usize) -> Option<Vec<u8>> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         if buffer.capacity() < len || len == 0 {
             self.reuse(buffer, len == 0);
             buffer = Vec::new();
         }
         let is_new = buffer.capacity() == 0;
-        if !self.take_memory(more + if is_new { OVERHEAD + len } else { 0 }) {
-            self.reuse(buffer, !is_new);
+        if is_new && !self.take_memory(OVERHEAD + len) {
             return None;
         }
         buffer.clear();
@@ -162,10 +191,11 @@ impl Kept {
 
     /// Takes back a packet that was carried out.
     pub(in crate::qp) fn recycle(&mut self, kept: KeptPacket) {
-        if kept.payload.capacity() == 0 {
+        let Payload::Bytes(bytes) = kept.payload else { return };
+        if bytes.capacity() == 0 {
             self.give_back(OVERHEAD);
         }
-        self.reuse(kept.payload, true);
+        self.reuse(bytes, true);
     }
 
     /// Keeps memory for the next gap, now that there is none before `expected`. False if others may need it more.
@@ -241,7 +271,8 @@ mod tests {
     fn keep(kept: &mut Kept, expected: u32, psn: u32, len: usize) -> Keeping {
         let opcode = Opcode::new(Transport::Rc, Operation::SendMiddle).unwrap();
         let header = Header::new(Bth::new(opcode, Qpn::new(7), Psn::new(psn)), Ext::None);
-        kept.keep(Psn::new(expected), &Packet { header, payload: &vec![u8::try_from(psn & 0xFF).unwrap(); len] })
+        let payload = vec![u8::try_from(psn & 0xFF).unwrap(); len];
+        kept.keep(Psn::new(expected), &Packet { header, payload: &payload }, || false)
     }
 
     fn shown(kept: &Kept, missing: u32) -> Vec<(u32, u32)> {
@@ -348,6 +379,33 @@ mod tests {
         (1..900).for_each(|psn| assert_eq!(keep(&mut kept, 0, psn, 4096), Keeping::Kept));
         assert!(kept.rest(Psn::new(1000)) && KeptMemory::MOST - memory.free() <= MOST_SPARE);
         assert!(KeptMemory::MOST - memory.free() > MOST_SPARE / 2);
+    }
+
+    /// Bytes that are stored already take no memory, and leave the length behind.
+    #[test]
+    fn stored_bytes_take_no_memory() {
+        let memory = Arc::new(KeptMemory::default());
+        let mut kept = Kept::new(&memory);
+        assert_eq!(keep(&mut kept, 0, 1, 64), Keeping::Kept);
+        let free = memory.free();
+        let opcode = Opcode::new(Transport::Rc, Operation::WriteMiddle).unwrap();
+        let header = Header::new(Bth::new(opcode, Qpn::new(7), Psn::new(2)), Ext::None);
+        let packet = Packet { header, payload: &[7; 1024] };
+        let mut asked = 0;
+        for fate in [Keeping::Kept, Keeping::Duplicate] {
+            let store = || {
+                asked += 1;
+                true
+            };
+            assert_eq!(kept.keep(Psn::new(0), &packet, store), fate);
+        }
+        assert_eq!(asked, 1, "a duplicate is not stored");
+        assert!(free - memory.free() < 1024, "places alone");
+        let taken = kept.take(Psn::new(2)).unwrap();
+        assert!(taken.is_stored() && taken.packet().payload.len() == 1024);
+        kept.recycle(taken);
+        drop(kept);
+        assert_eq!(memory.free(), KeptMemory::MOST);
     }
 
     /// A short packet far behind the gap takes places for all between.

@@ -159,7 +159,8 @@ impl<H: Host> QueuePair<H> {
             let ends = received as usize + payload.len() >= reth.dma_len as usize;
             return self.write_reordered(io, policy, &Part { psn, ask: part, payload, ends });
         }
-        memory::access(io.memory, &part, Touch::Write(payload)).map(drop)
+        let touch = if self.responder.is_stored { Touch::Look } else { Touch::Write(payload) };
+        memory::access(io.memory, &part, touch).map(drop)
     }
 
     /// A SEND or WRITE packet was carried out.

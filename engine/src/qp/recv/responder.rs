@@ -55,6 +55,8 @@ pub(in crate::qp) struct Responder {
     established: bool,
     /// Requests behind a gap.
     pub(in crate::qp) kept: Option<Box<Kept>>,
+    /// The bytes of the request that is carried out are stored already.
+    pub(in crate::qp) is_stored: bool,
     /// Bytes of a WRITE that come later.
     pub(super) reorder: Option<Box<WriteReorder>>,
 }
