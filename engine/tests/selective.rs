@@ -510,6 +510,39 @@ fn probes_last_until_the_ack_timeout() {
     assert_eq!(qp.completed(), [(1, OK), (2, OK), (3, OK)]);
 }
 
+/// A peer that was off its processor takes up where it stopped. The probe is behind what it takes, and has overtaken nothing.
+#[test]
+fn a_late_peer_is_sent_nothing_again_but_the_probe() {
+    for together in [true, false] {
+        let mut qp = agreed();
+        // The round trip is known, and that packets are lost.
+        for (wr_id, psn) in [(1, SQ_PSN), (2, SQ_PSN + 10)] {
+            qp.post(wr_id, SendOp::Write(REMOTE), 10 * 256);
+            assert_eq!(qp.sent().len(), 10);
+            qp.elapse(Duration::from_micros(50));
+            if wr_id == 2 {
+                gets_sack(&mut qp, psn, &[1, 2, 3, 4, 5]);
+                assert_eq!(qp.sent(), ["RDMA WRITE First 210 ?"]);
+            }
+            qp.gets_ack(psn + 9);
+        }
+        qp.post(3, SendOp::Write(REMOTE), 20 * 256);
+        assert_eq!(qp.sent().len(), 20);
+        let wait = qp.timeout().expect("it probes");
+        qp.elapse(wait);
+        assert_eq!(qp.sent(), ["RDMA WRITE First 220 ?"]);
+        qp.elapse(Duration::from_micros(50));
+        if together {
+            qp.gets_ack(SQ_PSN + 25);
+            assert_eq!(qp.sent(), [""; 0], "the others are under way");
+        } else {
+            // It was lost, and what is behind it as well; the last two were overtaken by too few to tell.
+            qp.gets_ack(SQ_PSN + 20);
+            assert_eq!(qp.sent().len(), 17);
+        }
+    }
+}
+
 /// A probe in vain says that the peer was slow, and nothing of the order of packets: what three overtake is lost as before.
 #[test]
 fn a_probe_in_vain_is_no_reordering() {

@@ -30,6 +30,8 @@ pub(in crate::qp::send) struct Entry {
     pub(super) overtaken: Option<Instant>,
     /// When it was sent again; `None`: it was not.
     pub(super) again: Option<Instant>,
+    /// A probe has asked for that, and no news of a gap.
+    pub(super) probed: bool,
     /// The request was carried out, and this part of its answer is asked for again.
     pub(super) repeated: bool,
     /// The peer has the request and carries it out when one before it has come: no response is under way.
@@ -75,10 +77,13 @@ impl Entry {
         }
     }
 
-    /// Whether what arrived is the packet that was sent first, and not one that was sent again. Notes how late that came.
-    pub(super) fn is_original(&self, timing: &Timing, reordering: &mut Reordering) -> bool {
+    /// Whether what arrived is the packet that was sent first, and not one that was sent again. Notes how late that came. `with_others`
+    /// says that packets arrived with it that were sent once.
+    pub(super) fn is_original(&self, timing: &Timing, reordering: &mut Reordering, with_others: bool) -> bool {
         let time_of = |since: Instant| u64::try_from(timing.now.since(since).as_nanos()).unwrap_or(u64::MAX);
         match (self.again, self.overtaken) {
+            // The peer was slow: it goes on where it stopped, and the probe is still to be taken.
+            (Some(_), _) if self.probed && with_others => true,
             // So soon the other one cannot have been answered.
             (Some(at), _) => time_of(at) < timing.round_trip / 2,
             (None, None) => true,

@@ -72,6 +72,9 @@ impl Scoreboard {
             *lost += 1;
         }
         self.lose_request(0);
+        if let Some(front) = self.entries.front_mut() {
+            front.probed = true;
+        }
     }
 
     /// Has a request be sent again, with all responses of its that are not here.
@@ -83,6 +86,7 @@ impl Scoreboard {
     pub(super) fn lose(&mut self, at: usize) {
         let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.lost && !entry.delivered) else { return };
         entry.lost = true;
+        entry.probed = false;
         entry.overtaken = None;
         self.lost += 1;
         self.again -= u32::from(entry.again.take().is_some());

@@ -143,8 +143,12 @@ impl Scoreboard {
 
     /// All requests before `psn` were carried out.
     pub(super) fn carried_out(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) {
-        for _ in 0..psn.distance_from(self.cumulative).max(0) {
-            self.request_arrived(self.cumulative, timing, reordering);
+        let ahead = psn.distance_from(self.cumulative).max(0).unsigned_abs();
+        let at = self.cumulative.advance_from(self.snd_una) as usize;
+        let mut news = self.entries.iter().skip(at).take(ahead as usize);
+        let with_others = news.any(|entry| entry.again.is_none() && entry.awaits_request());
+        for _ in 0..ahead {
+            self.note_request(self.cumulative, timing, reordering, with_others);
             if let Some(entry) = self.entries.get_mut(self.cumulative.advance_from(self.snd_una) as usize) {
                 self.waiting -= u32::from(core::mem::take(&mut entry.waits));
             }
@@ -181,6 +185,10 @@ impl Scoreboard {
 
     /// The responder has the request at `psn`. Returns whether that is news.
     pub(super) fn request_arrived(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) -> bool {
+        self.note_request(psn, timing, reordering, false)
+    }
+
+    fn note_request(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering, with_others: bool) -> bool {
         let at = psn.advance_from(self.snd_una) as usize;
         let Some(entry) = self.entries.get_mut(at) else { return false };
         let is_first = entry.again.is_none() && entry.awaits_request();
@@ -189,7 +197,7 @@ impl Scoreboard {
         }
         match entry.answered {
             Answered::No if !entry.delivered => {
-                let is_original = entry.is_original(timing, reordering);
+                let is_original = entry.is_original(timing, reordering, with_others);
                 let (number, again) = (entry.number, entry.again);
                 self.deliver(at);
                 if is_original == again.is_none() {
@@ -215,7 +223,7 @@ impl Scoreboard {
     pub(super) fn response_arrived(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) -> bool {
         let at = psn.advance_from(self.snd_una) as usize;
         let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.delivered) else { return false };
-        let is_original = entry.is_original(timing, reordering);
+        let is_original = entry.is_original(timing, reordering, false);
         entry.responded = is_original == entry.again.is_none();
         let (number, responded) = (entry.number, entry.responded);
         self.has_news = true;
