@@ -699,3 +699,23 @@ fn a_refusal_waits_for_responses_before_it() {
     qp.gets(O::ReadResponseOnly, SQ_PSN, Ext::Aeth(aeth), &[1; 10]);
     assert_eq!(qp.completed(), [(1, OK), (2, WcStatus::RemoteAccessError)]);
 }
+
+/// A receiver that was not ready once too often fails its own request, when those before it are answered.
+#[test]
+fn the_last_rnr_nak_waits_for_responses_before_it() {
+    let mut qp = agreed();
+    let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
+    qp.post(1, SendOp::Read(REMOTE), 10);
+    qp.post(2, SendOp::Send, 10);
+    qp.sent();
+    let timer = RnrTimer::new(1);
+    for _ in 0..SingleQp::attr().rnr_retry {
+        qp.gets_aeth(SQ_PSN + 1, Syndrome::RnrNak(timer));
+        qp.elapse(timer.duration());
+        assert!(qp.sent().iter().any(|sent| *sent == "SEND Only 201 ?"));
+    }
+    qp.gets_aeth(SQ_PSN + 1, Syndrome::RnrNak(timer));
+    assert_eq!((qp.completed(), qp.state()), (vec![], QpState::Rts));
+    qp.gets(O::ReadResponseOnly, SQ_PSN, Ext::Aeth(aeth), &[1; 10]);
+    assert_eq!(qp.completed(), [(1, OK), (2, WcStatus::RnrRetryExceededError)]);
+}

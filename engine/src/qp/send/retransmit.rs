@@ -17,6 +17,9 @@ use crate::qp::attr::QpAttr;
 use crate::time::{Clock, Instant};
 use crate::work::SendOp;
 
+/// An rnr_retry without end.
+const FOR_EVER: u8 = 7;
+
 impl Reliable {
     /// Starts timers: what was sent has left now.
     pub(in crate::qp) fn start_timers(&mut self, attr: &QpAttr, clock: &impl Clock) {
@@ -155,6 +158,11 @@ impl Reliable {
         }
     }
 
+    /// Whether the next RNR NAK is one too many.
+    pub(super) const fn is_out_of_rnr_retries(&self, attr: &QpAttr) -> bool {
+        attr.rnr_retry != FOR_EVER && self.rnr_retries_left == 0 && self.rnr_deadline.is_none()
+    }
+
     /// Waits for `delay`, then sends everything from `snd_una` on again.
     ///
     /// # Errors
@@ -166,7 +174,6 @@ impl Reliable {
         io: &mut Io<'_, H>,
         delay: Duration,
     ) -> Result<(), WcStatus> {
-        const FOR_EVER: u8 = 7;
         if self.rnr_deadline.is_some() {
             // Nothing was sent since the last one: it refuses the same packets once more.
             return Ok(());

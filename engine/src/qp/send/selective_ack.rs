@@ -14,6 +14,7 @@ use super::paths::Paths;
 use super::reliable::Reliable;
 use super::scoreboard::{Scoreboard, Timing};
 use super::selective::{Selective, UNKNOWN};
+use crate::cq::WcStatus;
 use crate::event::{DropReason, Event, RetryReason};
 use crate::host::{Consumer, Host, Io};
 use crate::qp::QpConfig;
@@ -119,7 +120,9 @@ impl Reliable {
     ) -> Result<(), Failure> {
         let timing = self.timing(io.now());
         self.begin_selective();
+        let is_last_rnr_nak = self.is_out_of_rnr_retries(attr);
         let Selective { board: Some(board), reordering, refused, .. } = &mut self.selective else { return Ok(()) };
+        let is_oldest = || self.queue.front().and_then(|wqe| wqe.sent).is_some_and(|span| span.contains(psn));
         if matches!(aeth.syndrome, Syndrome::RnrNak(_)) && board.is_carried_out(psn) {
             // The request has found its receive WQE since.
             return Err(Failure::Dropped(DropReason::GhostAck));
@@ -134,6 +137,12 @@ impl Reliable {
             }
             // Nothing is outstanding that could be refused.
             _ if board.get(psn).is_none() => Err(Failure::Dropped(DropReason::GhostAck)),
+            Syndrome::RnrNak(_) if is_last_rnr_nak && !is_oldest() => {
+                // Responses before it may still be under way.
+                board.undeliver(psn);
+                *refused = Some((psn, WcStatus::RnrRetryExceededError));
+                self.advance_selective(config, attr, io)
+            }
             Syndrome::RnrNak(timer) => {
                 board.undeliver(psn);
                 board.lose_request(psn.advance_from(self.snd_una) as usize);
@@ -145,10 +154,10 @@ impl Reliable {
                     self.advance_selective(config, attr, io)?;
                     return Ok(self.retry(config, attr, io, RetryReason::SequenceNak)?);
                 };
-                if self.queue.front().and_then(|wqe| wqe.sent).is_some_and(|span| span.contains(psn)) {
+                if is_oldest() {
                     return Err(Failure::Front(status));
                 }
-                // Responses before it may still be under way.
+                // As above.
                 *refused = Some((psn, status));
                 self.advance_selective(config, attr, io)
             }
