@@ -99,10 +99,24 @@ impl<'a> Bitmap<'a> {
 
     /// How many places behind the first missing PSN those are that arrived, ascending.
     pub fn arrived(self) -> impl Iterator<Item = u32> {
-        let bits = |(at, &byte): (u32, &u8)| {
-            (0..8).filter(move |bit| byte & 0x80 >> bit != 0).map(move |bit| 8 * at + bit + 1)
-        };
-        (0..).zip(self.0).filter(|(_, byte)| **byte != 0).flat_map(bits)
+        let (mut words, mut word, mut behind) = (self.0.chunks_exact(4), 0_u32, 0_u32);
+        core::iter::from_fn(move || {
+            while word == 0 {
+                let bytes = words.next()?.first_chunk()?;
+                (word, behind) = (u32::from_be_bytes(*bytes), behind + 32);
+            }
+            let bit = word.leading_zeros();
+            word &= !(1 << 31 >> bit);
+            Some(behind - 31 + bit)
+        })
+    }
+
+    /// The last of these.
+    #[must_use]
+    pub fn last_arrived(self) -> Option<u32> {
+        let at = self.0.iter().rposition(|byte| *byte != 0)?;
+        let byte = self.0.get(at)?;
+        Some(u32::try_from(8 * at).ok()? + 8 - byte.trailing_zeros())
     }
 
     /// The ranges of PSNs that arrived, first and last of each, where `missing` is the first that did not.

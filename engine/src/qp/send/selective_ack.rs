@@ -72,9 +72,10 @@ impl Reliable {
         let sent = self.snd_max.distance_from(missing);
         let is_request =
             |psn: Psn| self.reads.iter().find(|chunk| chunk.contains(psn)).is_none_or(|chunk| chunk.first == psn);
-        let was_sent = |behind: u32| i32::try_from(behind).is_ok_and(|behind| behind < sent);
-        let is_valid = |behind: u32| was_sent(behind) && is_request(missing.add(behind));
-        if sent < 0 || !is_request(missing) || !bitmap.arrived().all(is_valid) {
+        let is_sent = bitmap.last_arrived().is_none_or(|behind| i64::from(behind) < i64::from(sent));
+        // Where nothing is read every PSN is a request's.
+        let are_requests = self.reads.is_empty() || bitmap.arrived().all(|behind| is_request(missing.add(behind)));
+        if sent < 0 || !is_sent || !is_request(missing) || !are_requests {
             return Err(Failure::Dropped(DropReason::InvalidSelectiveAck));
         }
         let timing = self.timing(io.now());
@@ -87,10 +88,7 @@ impl Reliable {
         self.begin_selective();
         let Selective { board: Some(board), reordering, .. } = &mut self.selective else { return Ok(()) };
         board.carried_out(missing, &timing, reordering);
-        let mut is_news = false;
-        for behind in bitmap.arrived() {
-            is_news |= board.request_kept(missing.add(behind), &timing, reordering);
-        }
+        let is_news = board.requests_kept(missing, bitmap, &timing, reordering);
         // It said once that it had this one.
         board.undeliver(missing);
         if is_news {

@@ -16,7 +16,7 @@ mod losses;
 
 use alloc::collections::VecDeque;
 
-use urxe_wire::Psn;
+use urxe_wire::{Bitmap, Psn};
 
 use super::paths::ByPath;
 use super::reordering::Reordering;
@@ -166,8 +166,27 @@ impl Scoreboard {
         }
     }
 
+    /// The responder keeps those requests of `bitmap`, which are behind `missing`. Returns whether any is news.
+    pub(super) fn requests_kept(
+        &mut self,
+        missing: Psn,
+        bitmap: Bitmap<'_>,
+        timing: &Timing,
+        reordering: &mut Reordering,
+    ) -> bool {
+        let first = missing.advance_from(self.snd_una) as usize;
+        let mut is_news = false;
+        for behind in bitmap.arrived() {
+            // Each acknowledgement tells everything anew.
+            if self.entries.get(first + behind as usize).is_some_and(|entry| !entry.has_request_come()) {
+                is_news |= self.request_kept(missing.add(behind), timing, reordering);
+            }
+        }
+        is_news
+    }
+
     /// The responder keeps the request at `psn`, which is behind a missing one. Returns whether that is news.
-    pub(super) fn request_kept(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) -> bool {
+    fn request_kept(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) -> bool {
         let is_news = self.request_arrived(psn, timing, reordering);
         let at = psn.advance_from(self.snd_una) as usize;
         let is_read = self.entries.get(at).is_some_and(|entry| entry.answered == Answered::First);
