@@ -169,7 +169,8 @@ fn requests_behind_a_gap_are_carried_out_in_their_turn() {
 
 //= spec/selective.md#sel-011
 //= type=test
-//# Bytes of a WRITE MAY be stored before those in front of them, if they are of the same message and not of its last packet.
+//# Bytes of a WRITE MAY be stored before those in front of them, if they are of neither its first nor its last packet,
+//# it is the one under way or the next, and nothing in front of them is to be stored at the same place.
 #[test]
 fn the_middle_of_a_write_is_stored_at_once() {
     let mut qp = agreed();
@@ -195,6 +196,44 @@ fn the_middle_of_a_write_is_stored_at_once() {
     qp.gets(O::WriteMiddle, RQ_PSN + 1, Ext::None, &[2; MTU]);
     assert_eq!(shown(&qp), [1, 2, 3, 4, 5, 6]);
     assert_eq!(qp.sent()[0], "ACK 106");
+}
+
+/// The next WRITE is stored early too, where the one under way stores nothing any more.
+#[test]
+fn the_middle_of_the_next_write_is_stored_at_once() {
+    // Two messages of four packets. The second packet of the first one is missing, and its last has to wait.
+    for (first_block, stored) in [(4, Some(5)), (0, None), (1, Some(2)), (2, None)] {
+        let mut qp = agreed();
+        let reth = |block: usize| Reth {
+            va: qp.remote.addr + (256 * block) as u64,
+            r_key: RKey(qp.remote.key.0),
+            dma_len: 4 * 256,
+        };
+        let (near, far) = (reth(0), reth(first_block));
+        let shown = |qp: &SingleQp| {
+            (0..8).map(|nth| qp.node.memory().peek(qp.remote.addr + 256 * nth, 1)[0]).collect::<Vec<_>>()
+        };
+        qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(near), &[1; MTU]);
+        qp.gets(O::WriteMiddle, RQ_PSN + 2, Ext::None, &[3; MTU]);
+        qp.gets(O::WriteLast, RQ_PSN + 3, Ext::None, &[4; MTU]);
+        let before = shown(&qp);
+        // Without its first packet nobody knows where it goes.
+        qp.gets(O::WriteMiddle, RQ_PSN + 6, Ext::None, &[7; MTU]);
+        assert_eq!(shown(&qp), before);
+        qp.gets(O::WriteFirst, RQ_PSN + 4, Ext::Reth(far), &[5; MTU]);
+        assert_eq!(shown(&qp), before);
+        qp.gets(O::WriteMiddle, RQ_PSN + 5, Ext::None, &[6; MTU]);
+        let early = shown(&qp);
+        let differ: Vec<_> = (0..8).filter(|&at| early[at] != before[at]).collect();
+        assert_eq!(differ, Vec::from_iter(stored), "from block {first_block} on");
+        qp.gets(O::WriteLast, RQ_PSN + 7, Ext::None, &[8; MTU]);
+        assert_eq!(shown(&qp), early);
+        qp.gets(O::WriteMiddle, RQ_PSN + 1, Ext::None, &[2; MTU]);
+        let mut wanted = [[1, 2, 3, 4], [0; 4]].concat();
+        wanted.splice(first_block..first_block + 4, [5, 6, 7, 8]);
+        assert_eq!(shown(&qp)[..first_block + 4], wanted[..first_block + 4]);
+        assert_eq!(qp.sent()[0], "ACK 107");
+    }
 }
 
 /// Early bytes are those of packets that will be the message's if the peer says the truth, and no others.

@@ -3,7 +3,8 @@
 use urxe_wire::{Bitmap, Ext, Header, Opcode, Packet, Psn, SelectiveAck, SelectiveOffer};
 
 use super::attr::QpAttr;
-use super::recv::kept::{Keeping, Kept, WINDOW};
+use super::recv::kept::{Kept, WINDOW};
+use super::recv::kept_packet::Keeping;
 use super::send::SendSide;
 use super::{QpType, QueuePair, Route};
 use crate::event::{DropReason, Event};
@@ -167,7 +168,10 @@ impl<H: Host> QueuePair<H> {
         let Some(selective) = &self.config.selective else { return false };
         let expected = self.responder.expected_psn();
         let mut kept = self.responder.kept.take().unwrap_or_else(|| Kept::new(&selective.memory).into());
-        let keeping = kept.keep(expected, packet, || self.store_early(io, packet));
+        kept.advance(expected);
+        let place = self.early_place(&kept, packet);
+        let store = || place.is_some_and(|place| self.store_early(io, &place, packet.payload));
+        let keeping = kept.keep(expected, packet, store);
         self.responder.kept = Some(kept);
         self.agreement.owes_ack = true;
         let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);

@@ -13,8 +13,9 @@ pub(super) struct WriteOrder {
     at: usize,
     /// Bytes of it that are stored, from its beginning on.
     stored: usize,
-    /// Bytes of it that are stored behind the first missing one, as ends by beginnings. `None`: there must be none.
-    early: Option<BTreeMap<usize, usize>>,
+    /// Bytes of it, and of the next request, that are stored behind the first missing one, as ends by requests and beginnings. `None`:
+    /// there must be none.
+    early: Option<BTreeMap<(usize, usize), usize>>,
 }
 
 impl WriteOrder {
@@ -24,41 +25,68 @@ impl WriteOrder {
     }
 
     /// Takes a store into the remote buffer of `ops`. It must be of the oldest WRITE that lacks some bytes, and of the bytes next to
-    /// those before; or of later ones but the last: then the last byte of a message comes last, which programs wait for. Nothing is
-    /// stored twice.
+    /// those before; or of later ones but the last: then the last byte of a message comes last, which programs wait for. Or it is from
+    /// the middle of the next WRITE, and the oldest one stores nothing there any more. Nothing is stored twice.
     pub(super) fn store(&mut self, ops: &[Planned], offset: usize, length: usize) -> Result<(), Complaint> {
         let writes = |op: &Planned| matches!(op.verb, Verb::Write | Verb::AtomicWrite);
         while ops.get(self.at).is_some_and(|op| !writes(op) || self.stored == op.data.len()) {
             (self.at, self.stored) = (self.at + 1, 0);
+            self.go_on();
         }
-        let due = ops.get(self.at).map(|op| op.remote..op.remote + op.data.len());
-        let part = due.as_ref().and_then(|due| {
-            let first = offset.checked_sub(due.start)?;
-            Some(first..first + length).filter(|part| part.end <= due.len())
-        });
-        let is_next = part.as_ref().is_some_and(|part| part.start == self.stored);
-        let is_new = part.as_ref().is_some_and(|part| self.is_missing(part));
-        let may_be_early = self.early.is_some() && offset + length < due.as_ref().map_or(0, |due| due.end);
+        let part_of = |at: usize| {
+            let op: &Planned = ops.get(at).filter(|op| writes(op))?;
+            let first = offset.checked_sub(op.remote)?;
+            Some(first..first + length).filter(|part| part.end <= op.data.len())
+        };
         let (at, stored) = (self.at, self.stored);
-        ensure!(
-            is_new && (is_next || may_be_early),
-            "{length} bytes stored at offset {offset}, but of request {at} at {due:?} those from {stored} on are due"
-        );
-        match (part, &mut self.early) {
-            (Some(part), _) if is_next => self.stored = part.end,
-            (Some(part), Some(early)) => _ = early.insert(part.start, part.end),
-            _ => {}
+        let part = part_of(at).filter(|part| {
+            let is_early =
+                self.early.is_some() && offset + length < ops.get(at).map_or(0, |op| op.remote + op.data.len());
+            self.is_missing(at, part) && (part.start == stored || is_early)
+        });
+        if let Some(part) = part.clone().filter(|part| part.start == stored) {
+            self.stored = part.end;
+            self.go_on();
+            return Ok(());
         }
-        while let Some(end) = self.early.as_mut().and_then(|early| early.remove(&self.stored)) {
-            self.stored = end;
+        let next = part_of(at + 1).filter(|part| {
+            let is_middle = ops.get(at + 1).is_some_and(|op| 0 < part.start && part.end < op.data.len());
+            let is_over = ops.get(at).is_some_and(|op| {
+                (offset..offset + length)
+                    .filter_map(|at| at.checked_sub(op.remote))
+                    .all(|at| at >= op.data.len() || self.is_stored(at))
+            });
+            is_middle && is_over && self.is_missing(at + 1, part)
+        });
+        let found = part.map(|part| (at, part)).or_else(|| next.map(|part| (at + 1, part)));
+        let due = ops.get(at).map(|op| op.remote..op.remote + op.data.len());
+        match (found, &mut self.early) {
+            (Some((at, part)), Some(early)) => _ = early.insert((at, part.start), part.end),
+            _ => ensure!(
+                false,
+                "{length} bytes stored at offset {offset}, but of request {at} at {due:?} those from {stored} on are due"
+            ),
         }
         Ok(())
     }
 
-    /// Whether no byte of this part of the oldest WRITE is stored.
-    fn is_missing(&self, part: &Range<usize>) -> bool {
-        let before = self.early.iter().flat_map(|early| early.range(..part.end)).next_back();
-        part.start >= self.stored && before.is_none_or(|(_, end)| *end <= part.start)
+    /// Takes bytes that are next, and stored already.
+    fn go_on(&mut self) {
+        while let Some(end) = self.early.as_mut().and_then(|early| early.remove(&(self.at, self.stored))) {
+            self.stored = end;
+        }
+    }
+
+    /// Whether no byte of this part of a WRITE is stored.
+    fn is_missing(&self, at: usize, part: &Range<usize>) -> bool {
+        let before = self.early.iter().flat_map(|early| early.range((at, 0)..(at, part.end))).next_back();
+        (at > self.at || part.start >= self.stored) && before.is_none_or(|(_, end)| *end <= part.start)
+    }
+
+    /// Whether a byte of the oldest WRITE is stored.
+    fn is_stored(&self, byte: usize) -> bool {
+        let before = self.early.iter().flat_map(|early| early.range((self.at, 0)..=(self.at, byte))).next_back();
+        byte < self.stored || before.is_some_and(|(_, end)| *end > byte)
     }
 }
 
@@ -96,7 +124,8 @@ mod tests {
         assert_eq!(check(&[(first.0, first.1 + 1)]), Some(0), "too long");
     }
 
-    /// Where packets behind a gap are kept, their bytes may be stored, but for the last ones, and those of later messages.
+    /// Where packets behind a gap are kept, their bytes may be stored, but for the last ones, and those of the next message but for the
+    /// first and the last.
     #[test]
     fn bytes_behind_a_gap_are_stored_once_too() {
         let ops: Vec<_> = writes().into_iter().filter(|op| op.data.len() >= 8).collect();
@@ -111,7 +140,11 @@ mod tests {
         assert_eq!(check(&[(at, 2), (at + 1, 2)]), Some(1), "the same");
         assert_eq!(check(&[(at, 1), (at + len - 1, 1)]), Some(1), "the last byte is early");
         if let Some(second) = ops.get(1) {
-            assert_eq!(check(&[(at, len - 1), (second.remote, 1)]), Some(1), "the message before is not complete");
+            let (next, end) = (second.remote, second.data.len());
+            assert_eq!(check(&[(at, len - 1), (next, 1)]), Some(1), "the message before is not complete");
+            assert_eq!(check(&[(at, len - 1), (next + 1, 2), (at + len - 1, 1), (next, 1), (next + 3, end - 3)]), None);
+            assert_eq!(check(&[(next + 1, 2), (next + 2, 1)]), Some(1), "a byte of the next one twice");
+            assert_eq!(check(&[(next + 1, end - 1)]), Some(0), "the last byte of the next one is early");
         }
     }
 }

@@ -10,8 +10,10 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use urxe_wire::{Bitmap, Header, Packet, Psn};
+use urxe_wire::{Bitmap, Packet, Psn};
 
+use super::kept_bits::KeptBits;
+use super::kept_packet::{Keeping, KeptPacket, Payload, STORED};
 use crate::selective::KeptMemory;
 
 /// Packets behind a gap that a queue pair keeps.
@@ -29,51 +31,9 @@ const CALM: u32 = 1 << 14;
 /// Bytes that wait for the next gap at most.
 const MOST_SPARE: usize = MOST_BYTES / 2;
 
-/// A request that is kept.
-#[derive(Debug)]
-pub(in crate::qp) struct KeptPacket {
-    header: Header,
-    payload: Payload,
-}
-
-/// Payload of a request that is kept.
-#[derive(Debug)]
-enum Payload {
-    Bytes(Vec<u8>),
-    /// So many bytes, which are stored already.
-    Stored(u16),
-}
-
-/// Stands for bytes that are stored already.
-static STORED: [u8; 4096] = [0; 4096];
-
-impl KeptPacket {
-    /// The packet as it came; of bytes that [are stored](Self::is_stored) it has the length alone.
-    pub(in crate::qp) fn packet(&self) -> Packet<'_> {
-        let payload = match &self.payload {
-            Payload::Bytes(bytes) => bytes,
-            Payload::Stored(len) => STORED.get(..usize::from(*len)).unwrap_or_default(),
-        };
-        Packet { header: self.header, payload }
-    }
-
-    /// Whether its bytes are stored already.
-    pub(in crate::qp) const fn is_stored(&self) -> bool {
-        matches!(self.payload, Payload::Stored(_))
-    }
-}
-
 /// Bytes that a buffer takes.
 const fn size(buffer: &Vec<u8>) -> usize {
     OVERHEAD + buffer.capacity()
-}
-
-/// Fate of a packet behind a gap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::qp) enum Keeping {
-    Kept,
-    Duplicate,
-    NoRoom,
 }
 
 /// Requests behind a gap.
@@ -85,6 +45,8 @@ pub(in crate::qp) struct Kept {
     /// Places of the PSNs from `base` on.
     places: VecDeque<Option<KeptPacket>>,
     packets: usize,
+    /// Which places are taken.
+    bits: KeptBits,
     /// Buffers of packets that were carried out.
     spare: Vec<Vec<u8>>,
     /// Bytes taken from `memory`, for packets, spare buffers and places.
@@ -100,14 +62,14 @@ impl Kept {
             base: Psn::default(),
             places: VecDeque::new(),
             packets: 0,
+            bits: KeptBits::default(),
             spare: Vec::new(),
             bytes: 0,
             rests_until: None,
         }
     }
 
-    /// Keeps a packet that came while `expected` was missing. `store` is asked once, of one that is kept: it stores the bytes and
-    /// returns true, or they are kept as well.
+    /// Keeps a packet that came while `expected` was missing. `store` is asked once, if it is kept: whether its bytes are stored now.
     pub(in crate::qp) fn keep(&mut self, expected: Psn, packet: &Packet<'_>, store: impl FnOnce() -> bool) -> Keeping {
         self.rests_until = None;
         self.advance(expected);
@@ -143,8 +105,14 @@ impl Kept {
         if let Some(place) = self.places.get_mut(behind) {
             *place = Some(KeptPacket { header: packet.header, payload });
             self.packets += 1;
+            self.bits.set(packet.bth().psn, true);
         }
         Keeping::Kept
+    }
+
+    /// The packet of this PSN, if it is kept.
+    pub(in crate::qp) fn get(&self, psn: Psn) -> Option<&KeptPacket> {
+        self.places.get(psn.advance_from(self.base) as usize)?.as_ref()
     }
 
     /// Returns an empty buffer for `len` bytes, if there is so much memory.
@@ -186,6 +154,7 @@ impl Kept {
         self.advance(expected);
         let kept = self.places.front_mut()?.take()?;
         self.packets -= 1;
+        self.bits.set(expected, false);
         Some(kept)
     }
 
@@ -217,12 +186,13 @@ impl Kept {
     }
 
     /// Forgets the packets before `expected`.
-    fn advance(&mut self, expected: Psn) {
+    pub(in crate::qp) fn advance(&mut self, expected: Psn) {
         let by = expected.advance_from(self.base) as usize;
-        self.base = expected;
-        for _ in 0..by.min(self.places.len()) {
+        let first = core::mem::replace(&mut self.base, expected);
+        for (_, nth) in (0..by.min(self.places.len())).zip(0..) {
             if let Some(Some(kept)) = self.places.pop_front() {
                 self.packets -= 1;
+                self.bits.set(first.add(nth), false);
                 self.recycle(kept);
             }
         }
@@ -246,10 +216,7 @@ impl Kept {
 
     /// Writes that bitmap.
     pub(in crate::qp) fn emit(&self, bytes: &mut [u8]) {
-        bytes.fill(0);
-        for (behind, _) in self.places.iter().enumerate().filter(|(_, place)| place.is_some()) {
-            Bitmap::set(bytes, behind);
-        }
+        self.bits.emit(self.base.add(1), bytes);
     }
 }
 
@@ -264,7 +231,7 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    use urxe_wire::{Bth, Ext, Opcode, Operation, Qpn, Transport};
+    use urxe_wire::{Bth, Ext, Header, Opcode, Operation, Qpn, Transport};
 
     use super::*;
 

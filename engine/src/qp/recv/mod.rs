@@ -9,6 +9,8 @@
 mod connected;
 mod datagram;
 pub(super) mod kept;
+mod kept_bits;
+pub(super) mod kept_packet;
 mod message;
 mod placement;
 mod psn_nak;

@@ -14,7 +14,8 @@ use alloc::collections::VecDeque;
 use urxe_wire::opcode::{Kind, OpcodeInfo};
 use urxe_wire::{Ext, Msn, NakCode, Packet, Psn, Reth, Syndrome};
 
-use super::kept::{Kept, KeptPacket};
+use super::kept::Kept;
+use super::kept_packet::KeptPacket;
 use super::psn_nak::PsnNak;
 use super::recv_wqe::find_srq;
 use super::response_queue::ResponseQueue;
