@@ -147,6 +147,23 @@ fn osmtest_of_one_host() -> Result<()> {
     kill(server)
 }
 
+/// Asks the administration of opensm, with groups: one of the tests joins one for the other host, as opensm allows.
+#[test]
+fn osmtest_of_opensm() -> Result<()> {
+    with_cable(|cable| {
+        let partitions = cable.dir.join("partitions.conf");
+        std::fs::write(&partitions, "Default=0x7fff, ipoib, mtu=2: ALL=full;\n")?;
+        let opensm = cable.opensm(0, &["-P", text(&partitions)?])?;
+        cable.wait_for(0, "SUBNET UP")?;
+        let server = cable.spawn(1, &["ibping", "-S"])?;
+        cable.wait_for(0, "Discovered new port with GUID:0x02005efe0a4d0002")?;
+        cable.wait_for_manager(0, FIRST)?;
+        osmtest(&cable.dir, &["c", "v", "s", "e", "a", "m"], |words| cable.say(0, words))?;
+        kill(opensm)?;
+        kill(server)
+    })
+}
+
 /// opensm sweeps a subnet of many hosts, each of which comes while it runs: as many as `URXE_SUBNET_HOSTS` says.
 #[test]
 fn opensm_sweeps_many_hosts() -> Result<()> {

@@ -8,6 +8,7 @@ from store import package_version
 
 TITLE = "ibdiagnet, ibacm"
 ORIGIN = "Debian"
+COMPARED = "nodes, and the path, by subnet administration"
 INFINIBAND = ("--link-layer", "infiniband")
 #: ibacm takes its port with TCP on the loopback address: hosts of one machine have one /run.
 ACM_OPTIONS = """\
