@@ -1,11 +1,17 @@
 #![no_main]
-//! Flow specifications of any bytes, and any frames: the table, the filter and the checksums.
+//! Flow specifications of any bytes, and any frames: the table, the filter, XDP and the checksums.
 
 use std::hint::black_box;
 
 use libfuzzer_sys::fuzz_target;
 use urxe_engine::flow::segment::{Protocol, Template, cut};
-use urxe_engine::flow::{Actions, Class, FlowTable, Headers, Rule, checksum, filter, spec};
+use urxe_engine::flow::{Actions, Class, FlowTable, Headers, Rule, checksum, filter, spec, xdp};
+
+/// Longest frame that XDP takes, and the farthest place in one that it looks at.
+const LONGEST: usize = 32_000;
+const FARTHEST: usize = 16_000;
+/// Rules that are not too many for a program.
+const FEW: usize = 100;
 
 fuzz_target!(|input: (Vec<(Vec<u8>, u8, u16)>, Vec<u8>)| {
     let (rules, mut frame) = input;
@@ -32,7 +38,18 @@ fuzz_target!(|input: (Vec<(Vec<u8>, u8, u16)>, Vec<u8>)| {
         let passes = filter::run(&program, &seen).expect("an instruction that there is none of");
         assert!(passes || taken.is_empty(), "the filter keeps what a rule wants");
     }
+    let is_taken = taken.iter().any(|rule| !rule.dont_trap);
+    let takes = xdp::program(table.rules(), LONGEST).map(|program| xdp::interpreter::run(&program, &frame));
+    match takes {
+        Some(takes) => {
+            let takes = takes.expect("what the kernel would not allow");
+            assert!(takes == is_taken || frame.len() > FARTHEST, "XDP takes what rules that trap take");
+        }
+        None => assert!(!is_taken || rules.len() > FEW, "without a program nothing is taken"),
+    }
     black_box(checksum::is_right(&headers, false));
+    let mut begun = frame.clone();
+    checksum::complete_begun(&mut begun);
     if let Some(template) = Template::new(&frame) {
         let mut segment = [&frame[..], &[7; 100]].concat();
         template.finish(&mut segment, 1, 1000, true);

@@ -104,6 +104,19 @@ pub fn complete(frame: &mut [u8]) {
     }
 }
 
+/// Completes the checksum of TCP or UDP if it is begun: the field holds the sum of the pseudo header. Returns whether it was.
+///
+/// A checksum that is right stays what it is, also where it looks as if it were begun.
+pub fn complete_begun(frame: &mut [u8]) -> bool {
+    let headers = Headers::parse(frame);
+    let places = [true, false].into_iter().filter_map(|is_inner| Place::of_transport(&headers, is_inner));
+    let begun = places.into_iter().find(|place| place.is_partial(frame));
+    if let Some(place) = begun {
+        place.fill(frame);
+    }
+    begun.is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec::Vec;
@@ -172,6 +185,24 @@ mod tests {
         complete(&mut frame);
         assert_ne!(frame[34 + 6..][..2], [0, 0], "the outer one, as the inner one is not begun");
         assert_eq!(frame[34 + 8..], outer[34 + 8..]);
+    }
+
+    #[test]
+    fn only_checksums_that_are_begun_are_completed() {
+        for is_v6 in [false, true] {
+            for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
+                let mut frame = packet(is_v6, protocol, &[1, 2, 3]);
+                fill(&mut frame);
+                let whole = frame.clone();
+                assert!(!complete_begun(&mut frame) && frame == whole);
+                let place = Place::of_transport(&Headers::parse(&frame), false).unwrap();
+                frame[place.at..place.at + 2].copy_from_slice(&fold(place.pseudo).to_be_bytes());
+                assert!(complete_begun(&mut frame) && frame == whole);
+                frame[place.at] ^= 1;
+                let wrong = frame.clone();
+                assert!(!complete_begun(&mut frame) && frame == wrong, "a checksum that is wrong stays so");
+            }
+        }
     }
 
     #[test]

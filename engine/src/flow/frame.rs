@@ -24,23 +24,23 @@ const HEADERS: usize = 10;
 
 /// Length of the two MAC addresses.
 const MACS: usize = 12;
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// Ethernet inside of GRE.
-const ETHERTYPE_TEB: u16 = 0x6558;
+pub(super) const ETHERTYPE_TEB: u16 = 0x6558;
 /// 802.1Q and 802.1ad.
 pub(super) const VLAN_TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// Tags that are looked behind; cards look behind two.
-const MOST_TAGS: usize = 2;
+pub(super) const MOST_TAGS: usize = 2;
 /// UDP port of VXLAN (RFC 7348).
-const VXLAN_PORT: u16 = 4789;
-const IPPROTO_TCP: u8 = 6;
-const IPPROTO_UDP: u8 = 17;
-const IPPROTO_GRE: u8 = 47;
+pub(super) const VXLAN_PORT: u16 = 4789;
+pub(super) const IPPROTO_TCP: u8 = 6;
+pub(super) const IPPROTO_UDP: u8 = 17;
+pub(super) const IPPROTO_GRE: u8 = 47;
 /// Hop-by-hop options, routing, destination options (RFC 8200): a next header and a length in units of 8 bytes.
-const EXTENSIONS: [u8; 3] = [0, 43, 60];
-const FRAGMENT: u8 = 44;
-const MOST_EXTENSIONS: usize = 8;
+pub(super) const EXTENSIONS: [u8; 3] = [0, 43, 60];
+pub(super) const FRAGMENT: u8 = 44;
+pub(super) const MOST_EXTENSIONS: usize = 8;
 
 /// Offsets of the headers of a frame, and of the frame inside its tunnel.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@
 //! | [`spec`] | `struct ibv_flow_spec_*`, as a table of fields, read from bytes |
 //! | [`table`] | rules by priority |
 //! | [`filter`] | classic BPF programs that pass what some rule may match |
+//! | [`xdp`] | eBPF programs that take what some rule matches |
 //! | [`rss`] | the Toeplitz hash by which frames are spread over queues |
 //! | [`checksum`] | checksums of IPv4, TCP and UDP |
 //! | [`segment`] | segments of TCP and UDP out of one header and a long payload |
@@ -19,6 +20,7 @@ pub mod spec;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod xdp;
 
 pub use frame::{Header, Headers};
 pub use spec::{Actions, Match, SpecError};

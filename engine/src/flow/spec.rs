@@ -183,6 +183,15 @@ impl Match {
         self.needs.is_empty()
     }
 
+    /// Returns the headers that a frame must have, each once.
+    pub(super) fn headers(&self) -> impl Iterator<Item = (Header, bool)> {
+        let named = || self.needs.iter().copied().chain(self.criteria.iter().map(|of| (of.header, of.is_inner)));
+        named()
+            .enumerate()
+            .filter(move |(at, header)| named().take(*at).all(|other| other != *header))
+            .map(|(_, of)| of)
+    }
+
     /// Returns value and mask of the destination's MAC address.
     #[must_use]
     pub fn destination(&self) -> ([u8; 6], [u8; 6]) {
