@@ -116,7 +116,7 @@ test: rust setup build ## every test, TEST_JOBS (3) programs of them at a time
 	$(CARGO) test --workspace --doc
 	@# Of several users: only root can be all of them.
 	@if [ "$$(id -u)" -eq 0 ]; then \
-	    $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack --test other_users --test raw_ethernet -- --ignored && \
+	    $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack --test other_users --test raw_ethernet --test raw_xdp -- --ignored && \
 	    $(CARGO) test -p urxe-net --test ports -- --ignored --skip processes::child; \
 	else echo "not run: tests of several users, which need root." >&2; fi
 	@if [ "$$(ulimit -Hn)" = unlimited ] || [ "$$(ulimit -Hn)" -ge 80000 ]; then \

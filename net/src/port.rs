@@ -120,6 +120,11 @@ impl Port {
     }
 
     /// Whether a packet socket was found ready since the last call.
+    pub fn has_raw_event(&self) -> bool {
+        self.has_raw_event.load(Ordering::Relaxed)
+    }
+
+    /// Takes that a packet socket was found ready.
     pub fn take_raw_event(&self) -> bool {
         self.has_raw_event.load(Ordering::Relaxed) && self.has_raw_event.swap(false, Ordering::Acquire)
     }

@@ -10,7 +10,8 @@ use urxe_engine::selective::MOST_PATHS;
 use crate::auto::{self, AUTO};
 use crate::{
     Congestion, DEFAULT_NETDEV_VARIABLE, DETERMINISTIC, DEVICE_NAME, GID, GID_LAYOUT, LID, LINK_LAYER, LOOPBACK,
-    Loopback, MAX_DEVICES, MTU, Mistake, NETDEV, Opt, PATHS, PERSONALITY, Personality, SELECTIVE_REPEAT, TOPOLOGY,
+    Loopback, MAX_DEVICES, MTU, Mistake, NETDEV, Opt, PATHS, PERSONALITY, Personality, RAW, RawFrames,
+    SELECTIVE_REPEAT, TOPOLOGY,
 };
 
 /// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
@@ -51,6 +52,8 @@ pub struct Choices {
     pub loopback: Loopback,
     /// One-sided requests go to the memory of processes of this host without packets.
     pub direct: bool,
+    /// The way of raw frames from the interface.
+    pub raw: RawFrames,
     /// Congestion control.
     pub congestion: Congestion,
     /// Seed of devices for fuzz targets.
@@ -82,6 +85,7 @@ impl Choices {
             topology: value(TOPOLOGY).map(|file| topology(file, personality)).transpose()?,
             loopback: value(LOOPBACK).map_or(Ok(Loopback::default()), |text| loopback(&text))?,
             direct: value(crate::DIRECT).map_or(Ok(false), |text| yes_or_no(crate::DIRECT, &text))?,
+            raw: value(RAW).map_or(Ok(RawFrames::default()), |text| raw_frames(&text))?,
             congestion: Congestion::new(value)?,
             deterministic: value(DETERMINISTIC).map(|text| seed(&text)).transpose()?,
             selective_repeat,
@@ -109,6 +113,7 @@ impl Default for Choices {
             topology: None,
             loopback: Loopback::default(),
             direct: false,
+            raw: RawFrames::default(),
             congestion: Congestion::default(),
             deterministic: None,
             selective_repeat: false,
@@ -241,6 +246,13 @@ fn loopback(name: &str) -> Result<Loopback, Mistake> {
     }
 }
 
+fn raw_frames(name: &str) -> Result<RawFrames, Mistake> {
+    match RawFrames::from_name(name.trim()) {
+        Some(frames) => Ok(frames),
+        None => mistake(RAW, name, "there are `packet` and `xdp`"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,6 +294,8 @@ mod tests {
             [("URXE_MTU", "1024"), ("URXE_GID", "10.0.0.1, ::ffff:10.0.0.2,fd00::1"), ("URXE_PERSONALITY", "pci")];
         assert_eq!(choices(&[("URXE_LOOPBACK", "shm")]).unwrap().loopback, Loopback::Shm);
         assert_eq!(choices(&[("URXE_LOOPBACK", "udp")]).unwrap().loopback, Loopback::Udp);
+        assert_eq!(choices(&[]).unwrap().raw, RawFrames::Packet);
+        assert_eq!(choices(&[("URXE_RAW", "xdp")]).unwrap().raw, RawFrames::Xdp);
         let chosen = choices(&set).unwrap();
         let gids: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|text| text.parse().unwrap()).into();
         assert_eq!((chosen.mtu, chosen.gids, chosen.personality), (Some(1024), gids, Personality::Pci));
@@ -309,6 +323,7 @@ mod tests {
             ("URXE_PATHS", "0", "1 to 16"),
             ("URXE_PATHS", "17", "1 to 16"),
             ("URXE_LOOPBACK", "tcp", "`udp` and `shm`"),
+            ("URXE_RAW", "dpdk", "`packet` and `xdp`"),
             ("URXE_TOPOLOGY", "dgx.xml", "`--personality pci`"),
         ] {
             let text = choices(&[(name, value)]).unwrap_err().to_string();

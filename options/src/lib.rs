@@ -24,6 +24,7 @@ mod loopback;
 mod mistake;
 mod observations;
 mod personality;
+mod raw;
 
 pub use choices::{Choices, Device};
 pub use congestion::{Congestion, Ecn};
@@ -31,6 +32,7 @@ pub use loopback::Loopback;
 pub use mistake::Mistake;
 pub use observations::{Capture, Format, Observations, Strictness, is_ci};
 pub use personality::Personality;
+pub use raw::RawFrames;
 
 /// Devices that there can be: as many interfaces may be listed.
 pub const MAX_DEVICES: usize = 32;
@@ -146,6 +148,14 @@ pub const LOOPBACK: Opt = Opt {
     variable: "URXE_LOOPBACK",
     value: "udp|shm",
     help: "Between processes of this host: `shm`, shared memory where both ends allow it, or `udp` always [default: shm]",
+};
+
+/// The way of raw frames from the interface.
+pub const RAW: Opt = Opt {
+    name: "raw",
+    variable: "URXE_RAW",
+    value: "packet|xdp",
+    help: "Frames of raw packet queue pairs: `packet`, copies of what the host gets, or `xdp`, which takes them away from it; needs CAP_BPF and CAP_NET_ADMIN [default: packet]",
 };
 
 /// One-sided requests without packets.
@@ -273,6 +283,7 @@ pub const ALL: &[Opt] = &[
     TOPOLOGY,
     LOOPBACK,
     DIRECT,
+    RAW,
     ECN,
     CC,
     CC_PARAMS,

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Once};
 use urxe_engine::congestion::CongestionSettings;
 use urxe_engine::{AckTimer, KeptMemory, SelectiveRepeat};
 use urxe_net::{Interface, PortError};
-use urxe_options::{Choices, Device, Loopback, Personality};
+use urxe_options::{Choices, Device, Loopback, Personality, RawFrames};
 
 use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
@@ -103,6 +103,11 @@ pub(crate) fn deterministic() -> Option<u64> {
 /// Whether requests go straight to the memory of processes of this host where they can.
 pub(crate) fn is_direct() -> bool {
     choices().is_some_and(|choices| choices.direct)
+}
+
+/// Whether XDP takes raw frames away from the host's network stack.
+pub(crate) fn uses_xdp() -> bool {
+    choices().is_some_and(|choices| choices.raw == RawFrames::Xdp)
 }
 
 /// Congestion control of queue pairs on `interface`.

@@ -165,9 +165,9 @@ HELPER void settle(struct end *end)
     struct rule rule = rule_to(NULL);
     rule.attr.type = IBV_FLOW_ATTR_SNIFFER;
     rule.attr.num_of_specs = 0;
-    struct ibv_flow *made = flow(&last, &rule);
     for (uint64_t i = 0; i < 2 + ON_THEIR_WAY; i++)
         post_recv(&last, i, SLOT * (SLOTS - 1), SLOT);
+    struct ibv_flow *made = flow(&last, &rule);
     send_frame(end, marker, MARKER);
     /* Once as it is sent, and once as it is received. */
     for (int seen = 0; seen < 2;) {

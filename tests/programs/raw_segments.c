@@ -1,6 +1,7 @@
 /* Frames that the kernel hands on as one are frames of the cable to a raw queue pair. "receive ADDRESS" prints "ready", takes a TCP
  * stream and datagrams by sockets, and compares them with the frames that it receives of them; "send ADDRESS" sends both, as long
- * packets that a card would cut. */
+ * packets that a card would cut. "receive-datagrams" and "send-datagrams" leave the stream out: rules that take its frames from the host
+ * leave no connection. */
 #include "raw_ethernet.h"
 
 #include <fcntl.h>
@@ -55,11 +56,8 @@ static int open_socket(const char *address, int kind, int listens)
     return fd;
 }
 
-static void send_all(const char *address)
+static void send_stream(const char *address, uint8_t *bytes)
 {
-    static uint8_t bytes[TOTAL];
-    for (size_t at = 0; at < TOTAL; at++)
-        bytes[at] = pattern(at);
     int fd = open_socket(address, SOCK_STREAM, 0);
     for (size_t sent = 0; sent < TOTAL;) {
         ssize_t now = send(fd, bytes + sent, TOTAL - sent, 0);
@@ -68,8 +66,16 @@ static void send_all(const char *address)
     }
     /* The other end closes when it has seen all. */
     CHECK(shutdown(fd, SHUT_WR) == 0 && recv(fd, bytes, 1, 0) == 0 && close(fd) == 0);
-    int part = PART;
-    fd = open_socket(address, SOCK_DGRAM, 0);
+}
+
+static void send_all(const char *address, int with_stream)
+{
+    static uint8_t bytes[TOTAL];
+    for (size_t at = 0; at < TOTAL; at++)
+        bytes[at] = pattern(at);
+    if (with_stream)
+        send_stream(address, bytes);
+    int part = PART, fd = open_socket(address, SOCK_DGRAM, 0);
     CHECK(setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &part, sizeof part) == 0);
     for (int i = 0; i < MESSAGES && cuts_datagrams(); i++)
         CHECK(send(fd, bytes + i, MESSAGE, 0) == MESSAGE);
@@ -190,9 +196,27 @@ static void poll_frames(struct ibv_qp *qp, struct ibv_mr *region)
     }
 }
 
-static void receive_all(const char *address)
+/* Reads what its frames have shown: the window holds the sender back until these have been seen. */
+static void receive_stream(int server, struct ibv_qp *qp, struct ibv_mr *region)
 {
     static uint8_t read_to[TOTAL];
+    unsigned long before = packets();
+    int fd = -1;
+    for (size_t covered = 0, taken = 0; taken < TOTAL;) {
+        poll_frames(qp, region);
+        while (covered < TOTAL && seen[covered])
+            covered++;
+        if (fd < 0)
+            fd = accept4(server, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        ssize_t now = fd >= 0 && covered > taken ? recv(fd, read_to, covered - taken, 0) : -1;
+        CHECK(now > 0 || (now < 0 && (fd < 0 || covered == taken || errno == EAGAIN)));
+        taken += now > 0 ? (size_t)now : 0;
+    }
+    CHECK(packets() - before < frames && close(fd) == 0);
+}
+
+static void receive_all(const char *address, int with_stream)
+{
     struct ibv_cq *cq = ibv_create_cq(context, RECEIVES, NULL, NULL, 0);
     struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET};
     init.cap.max_recv_wr = RECEIVES;
@@ -204,24 +228,13 @@ static void receive_all(const char *address)
     for (uint64_t slot = 0; slot < RECEIVES; slot++)
         post(qp, region, slot);
     struct ibv_flow *rules[2] = {port_rule(qp, IBV_FLOW_SPEC_TCP), port_rule(qp, IBV_FLOW_SPEC_UDP)};
-    int server = open_socket(address, SOCK_STREAM, 1), datagram_fd = open_socket(address, SOCK_DGRAM, 1), fd = -1;
+    int server = open_socket(address, SOCK_STREAM, 1), datagram_fd = open_socket(address, SOCK_DGRAM, 1);
     CHECK(listen(server, 1) == 0);
-    unsigned long before = packets();
     puts("ready");
     fflush(stdout);
-    /* The window holds the sender back until its frames have been seen. */
-    for (size_t covered = 0, taken = 0; taken < TOTAL;) {
-        poll_frames(qp, region);
-        while (covered < TOTAL && seen[covered])
-            covered++;
-        if (fd < 0)
-            fd = accept4(server, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        ssize_t now = fd >= 0 && covered > taken ? recv(fd, read_to, covered - taken, 0) : -1;
-        CHECK(now > 0 || (now < 0 && (fd < 0 || covered == taken || errno == EAGAIN)));
-        taken += now > 0 ? (size_t)now : 0;
-    }
-    CHECK(packets() - before < frames);
-    CHECK(close(fd) == 0 && close(server) == 0);
+    if (with_stream)
+        receive_stream(server, qp, region);
+    CHECK(close(server) == 0);
     while (datagrams < MESSAGES * (PARTS + 1) && cuts_datagrams())
         poll_frames(qp, region);
     CHECK(close(datagram_fd) == 0 && ibv_destroy_flow(rules[0]) == 0 && ibv_destroy_flow(rules[1]) == 0);
@@ -232,11 +245,12 @@ static void receive_all(const char *address)
 int main(int argc, char **argv)
 {
     CHECK(argc == 3);
-    if (strcmp(argv[1], "send") == 0) {
-        send_all(argv[2]);
+    int with_stream = strstr(argv[1], "-datagrams") == NULL;
+    if (strncmp(argv[1], "send", 4) == 0) {
+        send_all(argv[2], with_stream);
     } else {
         open_device();
-        receive_all(argv[2]);
+        receive_all(argv[2], with_stream);
         close_device();
     }
     puts("ok");

@@ -1,8 +1,12 @@
 //! Cables for programs that send and receive raw frames.
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::world::{Host, World};
+use anyhow::{Result, ensure};
+
+use crate::process::Process;
+use crate::world::{Host, World, wait_until};
 
 /// MAC address of the first host.
 pub const NEAR: &str = "02:00:00:00:00:01";
@@ -26,4 +30,22 @@ pub fn receivers(host: &Host) -> Result<usize> {
     let sockets = host.run("ss", &["-0", "-b", "-n"])?.stdout;
     let filters = sockets.lines().map(str::trim).filter(|line| line.starts_with("bpf filter"));
     Ok(filters.filter(|filter| *filter != NONE).count())
+}
+
+/// Compiles a program of `tests/programs`.
+pub fn program(name: &str, world: &World) -> Result<PathBuf> {
+    let program = world.dir().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name).with_extension("c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program).arg(source);
+    ensure!(compiler.arg("-libverbs").status()?.success(), "cc failed");
+    Ok(program)
+}
+
+/// Waits until a program has said that it is ready.
+pub fn is_ready(process: &Process) -> Result<()> {
+    wait_until("a program is ready", || {
+        ensure!(process.stderr_so_far().is_empty(), "it failed: {}", process.stderr_so_far());
+        Ok(process.stdout_so_far() == "ready\n")
+    })
 }

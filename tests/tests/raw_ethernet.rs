@@ -1,28 +1,24 @@
 //! Raw Ethernet: perftest's programs over a cable, and a program of our own on `lo` for what these do not do.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::artifacts::urxe;
-use urxe_tests::raw_ethernet::{FAR, NEAR, cabled, receivers};
+use urxe_tests::raw_ethernet::{FAR, NEAR, cabled, is_ready, program, receivers};
 use urxe_tests::{Host, Perftest, Process, TIMEOUT, World, wait_until};
-
-/// Compiles a program of `tests/programs`.
-fn program(name: &str, world: &World) -> Result<PathBuf> {
-    let program = world.dir().join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name).with_extension("c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program).arg(source);
-    ensure!(compiler.arg("-libverbs").status()?.success(), "cc failed");
-    Ok(program)
-}
 
 /// Frames, states, errors, flow rules and what is refused.
 #[test]
 fn frames_and_flows_on_lo() -> Result<()> {
     let world = World::new()?;
     let finished = world.host().run(program("raw_ethernet", &world)?, &[])?;
+    ensure!(finished.stdout == "ok\n" && finished.stderr.is_empty(), "{finished}");
+    Ok(())
+}
+
+/// Each specification, with a frame that meets it and one that does not. The host gets both all the same.
+#[test]
+fn specifications() -> Result<()> {
+    let world = World::new()?;
+    let finished = world.host().run(program("raw_specs", &world)?, &["copied"])?;
     ensure!(finished.stdout == "ok\n" && finished.stderr.is_empty(), "{finished}");
     Ok(())
 }
@@ -195,13 +191,6 @@ fn forwarded(bridge: &Process) -> Result<[u64; 3]> {
     let line = said.rsplit_once('\n').and_then(|(whole, _)| whole.lines().last()).unwrap_or_default();
     let numbers = line.split(' ').map_while(|word| word.parse().ok());
     Ok(numbers.collect::<Vec<u64>>().try_into().unwrap_or_default())
-}
-
-fn is_ready(process: &Process) -> Result<()> {
-    wait_until("a program is ready", || {
-        ensure!(process.stderr_so_far().is_empty(), "it failed: {}", process.stderr_so_far());
-        Ok(process.stdout_so_far() == "ready\n")
-    })
 }
 
 fn end_bridge(bridge: Process) -> Result<()> {

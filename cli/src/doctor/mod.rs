@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use urxe_options::Personality;
+use urxe_options::{Personality, RawFrames};
 
 use crate::layout::Layout;
 use crate::options::{Options, Settings};
@@ -178,9 +178,22 @@ fn looks_like_a_card(personality: Personality) -> Option<Finding> {
 }
 
 /// Says whether raw packet queue pairs can be made, and who else gets their frames.
-fn raw_ethernet() -> Finding {
+fn raw_ethernet(frames: RawFrames) -> Finding {
     match urxe_net::raw::check_rights() {
-        Ok(()) => Finding::fine("raw Ethernet: allowed; the host's network stack gets a copy of every frame"),
+        Ok(()) if frames == RawFrames::Xdp => match urxe_net::raw::check_rights_of_xdp() {
+            Ok(()) => Finding::fine(
+                "raw Ethernet: allowed; XDP takes what flow rules want away from the host's network stack",
+            ),
+            Err(error) => Finding::warning(
+                format!(
+                    "raw Ethernet: flow rules are not allowed here ({error}): XDP needs CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
+                ),
+                "run as root of the machine, with --cap-add=BPF,NET_ADMIN,NET_RAW, or leave --raw out",
+            ),
+        },
+        Ok(()) => Finding::fine(
+            "raw Ethernet: allowed; the host's network stack gets a copy of every frame (--raw xdp takes them)",
+        ),
         Err(error) => Finding::fine(format!(
             "raw Ethernet: not allowed here ({error}); programs that want it need CAP_NET_RAW: `unshare -Urn`, --cap-add=NET_RAW, \
              or `setcap cap_net_raw+ep PROGRAM` where urxe is installed"
@@ -196,7 +209,7 @@ fn check_devices(settings: &Settings) -> Vec<Finding> {
             .zip(interfaces)
             .flat_map(|(device, at)| network::check(device, &at, &choices))
             .chain(looks_like_a_card(choices.personality))
-            .chain([raw_ethernet()])
+            .chain([raw_ethernet(choices.raw)])
             .collect(),
         Err(error) => vec![Finding::error(&error)],
     }

@@ -43,4 +43,6 @@ pub enum Checksum {
     Valid,
     /// Left by this host to a card that there is none of: the field holds the sum of the pseudo header.
     Partial,
+    /// Unknown, and perhaps left to a card: XDP does not say.
+    MaybePartial,
 }

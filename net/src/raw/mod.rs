@@ -6,6 +6,7 @@
 //! | `rx` | the socket that receives, its filter and its multicast memberships |
 //! | `frame` | a received frame |
 //! | `ring` | the receive ring that the kernel writes (`PACKET_RX_RING`, `TPACKET_V2`) |
+//! | `xdp` | AF_XDP sockets and their program |
 //!
 //! `TPACKET_V2` shows each frame as soon as it is there; `TPACKET_V3` shows blocks, whose timer has a millisecond. Frames
 //! are sent by sendmmsg(2), which copies them: a transmit ring lends its pages to the packet, and gets them back when the
@@ -18,6 +19,7 @@ mod frame;
 mod ring;
 mod rx;
 mod tx;
+mod xdp;
 
 use core::mem::{size_of, zeroed};
 use std::io;
@@ -31,6 +33,7 @@ use crate::sys::{family, socklen};
 pub use frame::{Checksum, Missing, RawFrame, Segments};
 pub use rx::{Instruction, MacAddress, RawRx, RawRxSocket};
 pub use tx::RawTx;
+pub use xdp::{ProgramMaps, Xdp};
 
 impl Port {
     /// Opens the sending side for raw frames of the interface.
@@ -49,6 +52,16 @@ impl Port {
     pub fn open_raw_rx(&self) -> io::Result<RawRx> {
         RawRx::open(self.fds(), self.index(), self.interface().mtu())
     }
+
+    /// Opens sockets of XDP for the frames that a [program](RawRxSocket::set_program) takes, which has so many bytes to note places in
+    /// a frame.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; `ResourceBusy` if another process has such sockets on the
+    /// interface; what else the system refuses.
+    pub fn open_xdp(&self, offsets_size: u32) -> io::Result<Xdp> {
+        Xdp::open(self.fds(), self.index(), self.interface().mtu(), offsets_size)
+    }
 }
 
 /// Finds out whether raw frames may be sent and received in this network namespace.
@@ -57,6 +70,14 @@ impl Port {
 /// `PermissionDenied` without CAP_NET_RAW; what else the system refuses.
 pub fn check_rights() -> io::Result<()> {
     packet_socket().map(drop)
+}
+
+/// Finds out whether XDP may take frames here.
+///
+/// # Errors
+/// `PermissionDenied` without CAP_BPF, which user namespaces do not give, and CAP_NET_ADMIN; what else the system refuses.
+pub fn check_rights_of_xdp() -> io::Result<()> {
+    xdp::check_rights()
 }
 
 /// A packet socket that is bound to no interface yet.

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::frame::RawFrame;
 use super::ring::Ring;
+use super::xdp::{ProgramMaps, Steering, Xdp, XdpRx};
 use super::{RECEIVE_BUFFER, ask_for_buffer, bind, packet_socket};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
@@ -40,6 +41,7 @@ pub enum MacAddress {
 pub struct RawRx {
     // Unmapped before the socket is closed.
     ring: Ring,
+    xdp: Option<XdpRx>,
     socket: Arc<RawRxSocket>,
 }
 
@@ -48,7 +50,9 @@ pub struct RawRx {
 #[derive(Debug)]
 pub struct RawRxSocket {
     fd: Fd,
+    fds: Arc<FdSet>,
     interface: u32,
+    steering: Mutex<Option<Steering>>,
 }
 
 impl RawRx {
@@ -63,11 +67,40 @@ impl RawRx {
         let ring = Ring::new(fd, mtu)?;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         bind(fd, interface, ETH_P_ALL)?;
-        // ENETDOWN, if the interface is down.
-        clear_error(fd);
         let fd = fds.adopt(socket)?;
-        fds.watch(fd.as_raw_fd(), EpollKey::Raw.pack())?;
-        Ok(Self { ring, socket: Arc::new(RawRxSocket { fd, interface }) })
+        let fds = Arc::clone(fds);
+        Ok(Self { ring, xdp: None, socket: Arc::new(RawRxSocket { fd, fds, interface, steering: Mutex::new(None) }) })
+    }
+
+    /// Receives by sockets of XDP as well.
+    pub fn set_xdp(&mut self, xdp: Xdp) {
+        *self.socket.steering() = Some(xdp.steering);
+        self.xdp = Some(xdp.rx);
+    }
+
+    /// Says whether the port is to wake when a frame is there, or an error of the interface. When it begins to, the frames that are there
+    /// are dropped: they came for rules that are gone.
+    ///
+    /// # Errors
+    /// Any refusal of the system.
+    pub fn watch(&mut self, watches: bool) -> io::Result<()> {
+        let fd = self.socket.own()?;
+        let fds = Arc::clone(&self.socket.fds);
+        if fds.is_dead() || fds.is_lost() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        if watches {
+            self.receive(usize::MAX, |_| ());
+            self.clear_error();
+        }
+        for fd in self.xdp.iter().flat_map(XdpRx::fds).chain([fd]) {
+            if watches {
+                fds.watch(fd, EpollKey::Raw.pack())?;
+            } else {
+                fds.unwatch(fd);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the socket.
@@ -76,29 +109,34 @@ impl RawRx {
         &self.socket
     }
 
-    /// Takes the socket's pending error, by which epoll reports it for ever: ENETDOWN when the interface has gone down.
+    /// Takes pending errors, by which epoll reports a socket for ever: ENETDOWN when the interface has gone down.
     pub fn clear_error(&self) {
-        if let Ok(fd) = self.socket.own() {
-            clear_error(fd);
-        }
+        self.xdp.iter().flat_map(XdpRx::fds).chain(self.socket.own()).for_each(clear_error);
     }
 
     /// Whether a frame is there. Asks the ring, not the system.
     #[must_use]
     pub fn has_frames(&self) -> bool {
-        self.ring.has_frames()
+        self.ring.has_frames() || self.xdp.as_ref().is_some_and(XdpRx::has_frames)
     }
 
-    /// Hands frames to `each`, oldest first, up to `most`. Returns how many there were.
-    pub fn receive(&mut self, most: usize, each: impl FnMut(RawFrame<'_>)) -> usize {
-        let Self { ring, socket } = self;
-        ring.take(most, |buffer| socket.take_long(buffer), each)
+    /// Hands frames to `each`, oldest first, up to `most` of each ring. Returns how many there were.
+    pub fn receive(&mut self, most: usize, mut each: impl FnMut(RawFrame<'_>)) -> usize {
+        let Self { ring, xdp, socket } = self;
+        // Whatever XDP took before a frame that is in the ring is there by then.
+        let taken = ring.take(most, |buffer| socket.take_long(buffer), &mut each);
+        taken + xdp.as_mut().map_or(0, |xdp| xdp.take(most, &mut each))
     }
 
     /// Returns how many frames found no slot of the ring since the last call, as far as what is in the ring tells of losses: all,
     /// once it is empty.
     #[must_use]
     pub fn take_lost(&mut self) -> u64 {
+        let lost = self.xdp.as_mut().map_or(0, XdpRx::take_lost);
+        lost + self.take_lost_by_ring()
+    }
+
+    fn take_lost_by_ring(&mut self) -> u64 {
         if !core::mem::take(&mut self.ring.has_lost) {
             return 0;
         }
@@ -146,6 +184,25 @@ impl RawRxSocket {
     /// Any refusal of the system: then the filter is what it was.
     pub fn set_filter(&self, program: Option<&[Instruction]>) -> io::Result<()> {
         attach(self.own()?, program.unwrap_or(&[EVERYTHING]))
+    }
+
+    /// Returns how long the frames may be that a program takes, or `None` if there are no sockets of XDP.
+    #[must_use]
+    pub fn longest_taken(&self) -> Option<usize> {
+        self.steering().as_ref().map(Steering::longest)
+    }
+
+    /// Has XDP take the frames that a program wants, which `make` makes for the maps; none with `None`. Frames that it passes are those
+    /// of the [filter](Self::set_filter).
+    ///
+    /// # Errors
+    /// Any refusal of the system: then the program is what it was. `Unsupported` without sockets of XDP.
+    pub fn set_program(&self, make: Option<&dyn Fn(ProgramMaps) -> Vec<u64>>) -> io::Result<()> {
+        self.steering().as_mut().ok_or(io::ErrorKind::Unsupported)?.set_program(make)
+    }
+
+    fn steering(&self) -> MutexGuard<'_, Option<Steering>> {
+        self.steering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says whether frames that this host sends are received too.

@@ -7,6 +7,7 @@ mod loopback;
 mod namespace;
 mod other_users;
 mod processes;
+mod raw;
 mod requests;
 mod rings;
 mod trouble;

@@ -144,6 +144,7 @@ impl SharedPort {
         let options = OpenOptions {
             shares_memory: crate::device::shares_memory(),
             is_direct: crate::device::is_direct(),
+            uses_xdp: crate::device::uses_xdp(),
             key_seed: keys,
             has_quirks: urxe_diag::quirks::is_on(),
             final_counters: Some(|name, counters| final_counters::add(name, counters)),

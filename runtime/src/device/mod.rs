@@ -75,6 +75,8 @@ pub struct OpenOptions<'a> {
     /// Requesters and targets of this host reach each other's memory without packets, where packets would go through shared
     /// memory.
     pub is_direct: bool,
+    /// XDP takes raw frames away from the host's network stack.
+    pub uses_xdp: bool,
     /// Seed that makes memory keys hard to guess.
     pub key_seed: u64,
     /// Queue pairs may keep ACKs back on purpose (`urxe_engine::quirks`).
@@ -154,7 +156,8 @@ impl Device {
     /// # Errors
     /// The port cannot be had, or the system refuses a descriptor.
     pub fn open(name: &str, interface: Interface, options: OpenOptions<'_>) -> Result<Self, PortError> {
-        let OpenOptions { shares_memory, is_direct, key_seed, has_quirks, final_counters, interceptor } = options;
+        let OpenOptions { shares_memory, is_direct, uses_xdp, key_seed, has_quirks, final_counters, interceptor } =
+            options;
         let open = if shares_memory { Port::open_sharing_memory } else { Port::open };
         let (port, mut receiver) = open(interface)?;
         let port = Arc::new(port);
@@ -184,7 +187,7 @@ impl Device {
             regions,
             export,
             groups: Groups::default(),
-            raw: Raw::default(),
+            raw: Raw::new(uses_xdp),
             timers: Timers::new(),
             moderated: Moderated::new(),
             unfinished: RunQueue::default(),

@@ -217,7 +217,7 @@ impl Device {
         if self.port.has_news() {
             self.hear_news(&mut to);
         }
-        if self.raw.is_open() {
+        if self.raw.is_active() {
             packets += self.look_at_raw(&mut to);
         }
         if self.port.has_left_acks() {
@@ -318,6 +318,9 @@ impl Device {
     /// Takes raw frames, and sends those that waited. Returns how many came.
     #[cold]
     fn look_at_raw(&self, to: &mut Addressees<'_>) -> usize {
+        if !self.has_raw_work() {
+            return 0;
+        }
         let _guard = CancelGuard::new();
         let frames = self.receive_raw(to.work, to.clock);
         self.deliver_notifications(to.work);

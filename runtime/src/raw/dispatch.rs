@@ -6,19 +6,25 @@ use std::sync::atomic::Ordering;
 use urxe_engine::Clock as _;
 use urxe_engine::flow::segment::{self, Protocol};
 use urxe_engine::flow::{FlowTable, Headers, Rule, checksum};
-use urxe_net::raw::{Checksum, Missing, RawFrame};
+use urxe_net::raw::{Checksum, Missing, RawFrame, RawRx};
 
 use super::Destination;
 use super::recv_queue::FrameInfo;
 use crate::clock::LazyInstant;
 use crate::counters::bump;
 use crate::device::{Device, TxContext};
-use crate::lock;
+use crate::{lock, try_lock};
 
 /// Frames taken at once: others are to get their turn.
 const BUDGET: usize = 256;
 
 impl Device {
+    /// Whether there are frames to take, or to send.
+    pub(crate) fn has_raw_work(&self) -> bool {
+        self.net().has_raw_event()
+            || try_lock(&self.raw().rx).is_some_and(|rx| rx.as_ref().is_some_and(RawRx::has_frames))
+    }
+
     /// Takes frames out of the receive ring, and sends what found no room. Returns how many frames were taken.
     pub(crate) fn receive_raw(&self, work: &mut TxContext, clock: &LazyInstant) -> usize {
         let is_ready = self.net().take_raw_event();
@@ -26,8 +32,6 @@ impl Device {
             for qp in self.raw().take_blocked() {
                 qp.go_on(work);
             }
-        } else if !self.raw().has_rules() {
-            return 0;
         }
         let mut rx = lock(&self.raw().rx);
         let Some(rx) = &mut *rx else { return 0 };
@@ -64,10 +68,16 @@ impl Device {
                 }
             }
             (None, None) => {
-                if state == Checksum::Partial {
-                    checksum::complete(bytes);
-                }
-                self.classify(work, clock, flows, bytes, is_sent, state != Checksum::Unknown);
+                let is_trusted = match state {
+                    Checksum::Unknown => false,
+                    Checksum::Valid => true,
+                    Checksum::Partial => {
+                        checksum::complete(bytes);
+                        true
+                    }
+                    Checksum::MaybePartial => checksum::complete_begun(bytes),
+                };
+                self.classify(work, clock, flows, bytes, is_sent, is_trusted);
             }
         }
     }

@@ -18,10 +18,10 @@ mod stage;
 mod target;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use urxe_engine::flow::{Class, FlowTable, Rule, RuleId, filter};
+use urxe_engine::flow::{Class, FlowTable, Rule, RuleId, filter, xdp};
 use urxe_net::Port;
 use urxe_net::raw::{Instruction, MacAddress, RawRx, RawRxSocket, RawTx};
 
@@ -34,21 +34,24 @@ pub use recv_queue::{RecvQueue, RecvState};
 pub use stage::{RawSend, Stage, Tso};
 pub use target::{Destination, FlowCounters, Rss, Target};
 
+/// Bits of what there is to look after.
+const RULES: u8 = 1;
+const BLOCKED: u8 = 2;
+
 /// Raw frames of a device.
 #[derive(Debug, Default)]
 pub struct Raw {
+    /// XDP takes frames away from the host.
+    uses_xdp: bool,
     tx: Mutex<Option<Arc<RawTx>>>,
     rx: Mutex<Option<RawRx>>,
     /// The socket of the ring, held while rules are changed.
     socket: Mutex<Option<Arc<RawRxSocket>>>,
     flows: RwLock<FlowTable<Destination>>,
-    /// Set if there are rules, so that frames may come.
-    has_rules: AtomicBool,
-    /// The sockets are open.
-    is_open: AtomicBool,
+    /// Reasons to look at raw frames: [`RULES`], so that frames may come, and [`BLOCKED`] queue pairs.
+    active: AtomicU8,
     /// Queue pairs whose frames found no room.
     blocked: Mutex<Blocked>,
-    has_blocked: AtomicBool,
     /// Queue pairs whose frames wait for their time.
     paced: Mutex<Paced>,
 }
@@ -61,6 +64,10 @@ pub struct Flow {
 }
 
 impl Raw {
+    pub(super) fn new(uses_xdp: bool) -> Self {
+        Self { uses_xdp, ..Self::default() }
+    }
+
     /// Returns the sending side, which the first call opens.
     ///
     /// # Errors
@@ -76,24 +83,57 @@ impl Raw {
         *lock(&self.socket) = Some(Arc::clone(rx.socket()));
         *lock(&self.rx) = Some(rx);
         *tx = Some(Arc::clone(&new));
-        self.is_open.store(true, Ordering::Release);
         Ok(new)
     }
 
     /// Puts a rule in force. Frames that it takes are its target's when this returns.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The error of the system call: with XDP, `PermissionDenied` without CAP_BPF and CAP_NET_ADMIN, and `ResourceBusy` if another
+    /// process has rules on the interface.
     pub fn add_flow(&self, port: &Port, rule: Rule<Destination>) -> io::Result<Flow> {
         let socket = lock(&self.socket);
         let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let address = address(&rule, port.interface().mac());
+        let flow = self.begin(port, socket).and_then(|()| self.add(socket, rule, port.interface().mac()));
+        if flow.is_err() {
+            self.rest();
+        }
+        flow
+    }
+
+    /// Has what the first rule needs.
+    fn begin(&self, port: &Port, socket: &RawRxSocket) -> io::Result<()> {
+        if self.has_rules() {
+            return Ok(());
+        }
+        let xdp =
+            (self.uses_xdp && socket.longest_taken().is_none()).then(|| port.open_xdp(xdp::OFFSETS)).transpose()?;
+        let mut rx = lock(&self.rx);
+        let rx = rx.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        if let Some(xdp) = xdp {
+            rx.set_xdp(xdp);
+        }
+        rx.watch(true)
+    }
+
+    /// If there are no rules, waits for no frame.
+    fn rest(&self) {
+        if !self.has_rules()
+            && let Some(rx) = &mut *lock(&self.rx)
+        {
+            let _ = rx.watch(false);
+        }
+    }
+
+    fn add(&self, socket: &RawRxSocket, rule: Rule<Destination>, own: [u8; 6]) -> io::Result<Flow> {
+        let address = address(&rule, own);
         if let Some(address) = address {
             socket.join(address)?;
         }
         let id = self.change(|flows| flows.insert(rule));
-        if let Err(refused) = self.set_filter(socket) {
+        if let Err(refused) = set_filter(socket, &self.rules()) {
             self.change(|flows| flows.remove(id));
+            let _ = set_filter(socket, &self.rules());
             if let Some(address) = address {
                 socket.leave(address);
             }
@@ -106,55 +146,55 @@ impl Raw {
     /// receive.
     pub fn remove_flow(&self, flow: &Flow) {
         let socket = lock(&self.socket);
-        self.change(|flows| flows.remove(flow.id));
         if let Some(socket) = &*socket {
-            // One that passes too much does no harm: the rules are asked all the same.
-            let _ = self.set_filter(socket);
-            if let Some(address) = flow.address {
-                socket.leave(address);
-            }
+            let mut flows = self.rules();
+            flows.remove(flow.id);
+            // First, as what XDP takes while no rule wants it is nobody's. One that passes too much does no harm.
+            let _ = set_filter(socket, &flows);
         }
+        self.change(|flows| flows.remove(flow.id));
+        let Some(socket) = &*socket else { return };
+        if let Some(address) = flow.address {
+            socket.leave(address);
+        }
+        self.rest();
     }
 
     fn change<R>(&self, change: impl FnOnce(&mut FlowTable<Destination>) -> R) -> R {
         let mut flows = self.flows.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut flows);
-        self.has_rules.store(!flows.is_empty(), Ordering::Release);
+        self.set_active(RULES, !flows.is_empty());
         result
+    }
+
+    /// Returns a copy of the rules.
+    fn rules(&self) -> FlowTable<Destination> {
+        self.flows.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether there are rules: else no frame comes.
     fn has_rules(&self) -> bool {
-        self.has_rules.load(Ordering::Acquire)
+        self.active.load(Ordering::Acquire) & RULES != 0
     }
 
-    /// Whether there is anything to look at: all that devices without raw queue pairs pay.
+    fn set_active(&self, bit: u8, is_set: bool) {
+        if is_set {
+            self.active.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            self.active.fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether there is anything to look at: all that devices pay without rules.
     #[inline]
-    pub(crate) fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Relaxed)
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed) != 0
     }
 
     /// Gives up the receiving socket, whose open file the ring's mapping would keep.
     pub(super) fn close(&self) {
         *lock(&self.socket) = None;
         *lock(&self.rx) = None;
-    }
-
-    /// Has the kernel keep what no rule wants.
-    fn set_filter(&self, socket: &RawRxSocket) -> io::Result<()> {
-        let flows = self.flows.read().unwrap_or_else(PoisonError::into_inner);
-        let program = filter::program(flows.rules()).map(|program| {
-            let plain = |of: &filter::Instruction| (of.code, of.if_true, of.if_false, of.operand);
-            program.iter().map(plain).collect::<Vec<Instruction>>()
-        });
-        let sees_sent = flows.rules().any(|rule| rule.class == Class::Sniffer);
-        drop(flows);
-        socket.set_sees_sent(sees_sent)?;
-        match socket.set_filter(program.as_deref()) {
-            // The kernel's limit of memory for options (`net.core.optmem_max`).
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => socket.set_filter(None),
-            result => result,
-        }
     }
 
     /// Notes that a queue pair waits for room of the sending socket, which is watched from now on.
@@ -167,23 +207,48 @@ impl Raw {
         if !blocked.qps.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(qp))) {
             blocked.qps.push(Arc::downgrade(qp));
         }
-        self.has_blocked.store(true, Ordering::Release);
+        self.set_active(BLOCKED, true);
     }
 
     /// Takes the queue pairs that wait for room, and watches the sending socket no more: whoever finds no room again says so by
     /// [`block`](Self::block). Those that were destroyed meanwhile leave no watch behind.
     fn take_blocked(&self) -> Vec<Arc<RawQp>> {
-        if !self.has_blocked.load(Ordering::Acquire) {
+        if self.active.load(Ordering::Acquire) & BLOCKED == 0 {
             return Vec::new();
         }
         let mut blocked = lock(&self.blocked);
-        self.has_blocked.store(false, Ordering::Release);
+        self.set_active(BLOCKED, false);
         if let Some(tx) = blocked.watched.take() {
             tx.wait_for_room(false);
         }
         let qps = std::mem::take(&mut blocked.qps);
         drop(blocked);
         qps.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// Has the kernel keep what no rule wants, and XDP take what rules that trap want.
+fn set_filter(socket: &RawRxSocket, flows: &FlowTable<Destination>) -> io::Result<()> {
+    let program = filter::program(flows.rules()).map(|program| {
+        let plain = |of: &filter::Instruction| (of.code, of.if_true, of.if_false, of.operand);
+        program.iter().map(plain).collect::<Vec<Instruction>>()
+    });
+    let sees_sent = flows.rules().any(|rule| rule.class == Class::Sniffer);
+    socket.set_sees_sent(sees_sent)?;
+    match socket.set_filter(program.as_deref()) {
+        // The kernel's limit of memory for options (`net.core.optmem_max`).
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => socket.set_filter(None),
+        result => result,
+    }?;
+    let Some(longest) = socket.longest_taken() else { return Ok(()) };
+    match xdp::program(flows.rules(), longest) {
+        None => socket.set_program(None),
+        Some(program) => socket.set_program(Some(&|maps| {
+            program.encode(|map| match map {
+                xdp::Map::Offsets => maps.offsets,
+                xdp::Map::Sockets => maps.sockets,
+            })
+        })),
     }
 }
 

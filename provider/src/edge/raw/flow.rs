@@ -10,6 +10,7 @@ use urxe_ffi::verbs as v;
 
 use super::object::object;
 use super::{counters, is_raw};
+use crate::device::uses_xdp;
 use crate::edge::context::shared;
 use crate::edge::users::Use;
 use crate::edge::{int_verb, ptr_verb};
@@ -42,13 +43,11 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
         context.check_alive()?;
         // SAFETY: as above.
         if !unsafe { is_raw(qp) } {
-            // As the kernel: steering knows UD and raw packet queue pairs. Here, messages of UD are steered by their number alone.
-            // SAFETY: as above.
-            let is_datagram = unsafe { (*qp).qp_type } == v::IBV_QPT_UD;
+            // UD as well, which the manual page allows: mlx5 has no receive object of theirs that a rule could lead to (fs.c).
             return Err(diagnostics::wrong(
-                if is_datagram { EOPNOTSUPP } else { EINVAL },
+                EINVAL,
                 "flows are of raw packet queue pairs here",
-                "make the queue pair with IBV_QPT_RAW_PACKET",
+                "make the queue pair with IBV_QPT_RAW_PACKET; UD finds its queue pair by number, or by ibv_attach_mcast",
             ));
         }
         // SAFETY: as above.
@@ -86,7 +85,23 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
 
 /// Returns the errno of a system that refuses a rule.
 pub(super) fn system(error: &io::Error) -> Errno {
-    Errno(error.raw_os_error().unwrap_or(libc::ENOMEM))
+    let errno = Errno(error.raw_os_error().unwrap_or(libc::ENOMEM));
+    if !uses_xdp() {
+        return errno;
+    }
+    match errno.0 {
+        libc::EPERM => diagnostics::wrong(
+            errno,
+            "XDP needs CAP_BPF and CAP_NET_ADMIN, which user namespaces do not give",
+            "run as root, with the container's --cap-add=BPF,NET_ADMIN,NET_RAW, or choose URXE_RAW=packet",
+        ),
+        libc::EBUSY => diagnostics::wrong(
+            errno,
+            "another process takes frames from the interface by XDP, of which there is one at a time",
+            "end that one, or choose URXE_RAW=packet here: it gets what the other leaves",
+        ),
+        _ => errno,
+    }
 }
 
 /// Returns the class of a rule, and whether it lets others have its frames.
