@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use urxe_tests::{Host, wait_for_listener};
 
 use crate::ends::{Ends, TIMEOUT, pair, pair_on, run};
+use crate::raw::Raw;
 
 /// Program that measures, over `lo` of a host.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub enum Program {
     Iperf3,
     /// `ucx_perftest`, two processes.
     Ucx(Ucx),
+    /// Frames over a cable of their own.
+    Raw(Raw),
     /// `fi_pingpong` of libfabric over TCP, two processes.
     FiPingPong {
         /// Bytes of a message.
@@ -150,10 +153,10 @@ impl Program {
     /// The Debian package that has it; `None` for our own.
     pub fn package(&self) -> Option<&'static str> {
         match self {
-            Self::Own { .. } => None,
+            Self::Own { .. } | Self::Raw(Raw::Ring(_) | Raw::Xdp(_)) => None,
             Self::Ucx(_) => Some("ucx-utils"),
             Self::FiPingPong { .. } => Some("libfabric-bin"),
-            Self::Perftest(_) => Some("perftest"),
+            Self::Perftest(_) | Self::Raw(Raw::Perftest(..)) => Some("perftest"),
             Self::PingPong { .. } => Some("ibverbs-utils"),
             Self::Iperf3 => Some("iperf3"),
         }
@@ -163,6 +166,8 @@ impl Program {
     pub fn executable(&self) -> Result<PathBuf> {
         Ok(match self {
             Self::Own { program, .. } => std::env::current_exe()?.with_file_name(program),
+            Self::Raw(Raw::Ring(_) | Raw::Xdp(_)) => std::env::current_exe()?.with_file_name("bare-ethernet"),
+            Self::Raw(Raw::Perftest(..)) => "raw_ethernet_bw".into(),
             Self::Ucx(_) => "ucx_perftest".into(),
             Self::FiPingPong { .. } => "fi_pingpong".into(),
             Self::Perftest(perftest) => perftest.program.into(),
@@ -186,6 +191,11 @@ impl Program {
         }
     }
 
+    /// Whether a user namespace has not the rights that it needs.
+    pub fn needs_root(&self) -> bool {
+        matches!(self, Self::Raw(raw) if raw.needs_root())
+    }
+
     /// The command line, as a reader would type it.
     pub fn describe(&self) -> String {
         match self {
@@ -197,6 +207,7 @@ impl Program {
                 format!("{}ibv_rc_pingpong -s {size} -n {iters}", assignments(variable.as_slice()))
             }
             Self::Iperf3 => "iperf3 -t 1".to_owned(),
+            Self::Raw(raw) => raw.describe(),
             Self::Ucx(Ucx { tls, args, .. }) => format!("UCX_TLS={tls} ucx_perftest {args}"),
             Self::FiPingPong { size, iters } => format!("fi_pingpong -p tcp -e rdm -S {size} -I {iters}"),
         }
@@ -217,6 +228,7 @@ impl Program {
             }
             Self::Iperf3 => iperf3(host, &[]),
             Self::Ucx(test) => test.run(host),
+            Self::Raw(raw) => raw.run(),
             Self::FiPingPong { size, iters } => fi_pingpong(host, *size, *iters),
         }
     }
@@ -326,7 +338,7 @@ fn iperf3(host: &Host, options: &[&str]) -> Result<Vec<f64>> {
 }
 
 /// Variables as a shell takes them before a command.
-fn assignments(variables: &[(&str, &str)]) -> String {
+pub(crate) fn assignments(variables: &[(&str, &str)]) -> String {
     variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect()
 }
 

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::programs::{Perftest, Program, SHARED_MEMORY, Ucx, Variables};
+use crate::raw::Raw;
 
 /// Figure that a program measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -209,6 +210,26 @@ const fn direct(perftest: Perftest) -> Program {
     Program::Perftest(perftest.with(&[SHARED_MEMORY, ("URXE_DIRECT", "1")]))
 }
 
+/// Rate of received frames of one size, and what they are in Gbit/s.
+macro_rules! of_frames {
+    ($($figures:ident = $name:literal;)*) => {
+        $(const $figures: [Figure; 2] = [megamessages($name), gigabits(concat!($name, ", bits"))];)*
+    };
+}
+
+of_frames! {
+    RAW_64 = "raw_ethernet_bw 64 B";
+    RAW_1500 = "raw_ethernet_bw 1500 B";
+    RAW_XDP_64 = "raw_ethernet_bw 64 B, XDP";
+    RAW_XDP_1500 = "raw_ethernet_bw 1500 B, XDP";
+    RING_64 = "packet ring 64 B";
+    RING_1500 = "packet ring 1500 B";
+    XDP_64 = "AF_XDP 64 B";
+    XDP_1500 = "AF_XDP 1500 B";
+}
+
+const BY_XDP: Variables = &[("URXE_RAW", "xdp")];
+
 /// Transports of UCX within a host.
 const UCX_MEMORY: &str = "sysv,cma,self";
 
@@ -297,6 +318,14 @@ pub const PROBES: &[Probe] = &[
     Probe { program: Program::Ucx(Ucx::latency(UCX_TCP_TLS, "-t tag_lat -s 8 -n 10000")), figures: &[UCX_TCP_LATENCY] },
     Probe { program: Program::Ucx(Ucx::bandwidth(UCX_TCP_TLS, "-t tag_bw -s 1048576 -n 1000")), figures: &[UCX_TCP] },
     Probe { program: Program::FiPingPong { size: 8, iters: 2000 }, figures: &[FI_TCP] },
+    Probe { program: Program::Raw(Raw::Perftest("64", &[])), figures: &RAW_64 },
+    Probe { program: Program::Raw(Raw::Ring("64")), figures: &RING_64 },
+    Probe { program: Program::Raw(Raw::Perftest("1500", &[])), figures: &RAW_1500 },
+    Probe { program: Program::Raw(Raw::Ring("1500")), figures: &RING_1500 },
+    Probe { program: Program::Raw(Raw::Perftest("64", BY_XDP)), figures: &RAW_XDP_64 },
+    Probe { program: Program::Raw(Raw::Xdp("64")), figures: &XDP_64 },
+    Probe { program: Program::Raw(Raw::Perftest("1500", BY_XDP)), figures: &RAW_XDP_1500 },
+    Probe { program: Program::Raw(Raw::Xdp("1500")), figures: &XDP_1500 },
     Probe { program: own("one-sided polls"), figures: &[POLLING_TARGET, POLLING_TARGET_P99] },
     Probe { program: own("one-sided sleeps"), figures: &[SLEEPING_TARGET, SLEEPING_TARGET_P99] },
     Probe { program: own("queue-pairs 1"), figures: &[ONE_QP] },
@@ -351,6 +380,10 @@ pub const COMPARISONS: &[Comparison] = &[
     at_most(WRITE_LATENCY, UCX_TCP_LATENCY, None, None),
     at_most(SEND_LATENCY, FI_TCP, None, None),
     at_least(WRITE_1M, UCX_TCP, None, None),
+    at_least(RAW_64[0], RING_64[0], None, Some(0.7)),
+    at_least(RAW_1500[1], RING_1500[1], None, Some(0.7)),
+    at_least(RAW_XDP_64[0], XDP_64[0], None, Some(0.7)),
+    at_least(RAW_XDP_1500[1], XDP_1500[1], None, Some(0.7)),
     at_most(SLEEPING_TARGET, POLLING_TARGET, None, Some(2.0)),
     at_least(MANY_QPS, ONE_QP, None, Some(0.8)),
     at_least(TWO_THREADS[0], TWO_PROCESSES[0], None, Some(0.95)),

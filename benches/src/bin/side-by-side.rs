@@ -23,6 +23,9 @@ struct Args {
     /// No further round begins after this time
     #[arg(long, value_name = "SECONDS", default_value_t = 500)]
     limit: u64,
+    /// Only programs whose command line has this in it
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
     /// Where the raw numbers go
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     out: PathBuf,
@@ -64,7 +67,16 @@ fn run(args: &Args) -> Result<bool> {
 /// The values of all rounds, and the probes that failed; a probe that fails is not run again.
 fn measure(host: &Host, args: &Args) -> Result<(Measured, Vec<(&'static Probe, anyhow::Error)>)> {
     let (mut measured, mut failed) = (Measured::default(), Vec::new());
-    let mut probes: Vec<&Probe> = PROBES.iter().collect();
+    // SAFETY: no preconditions.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let mut probes: Vec<&Probe> = Vec::new();
+    for probe in PROBES.iter().filter(|probe| probe.program.describe().contains(&args.only)) {
+        if probe.program.needs_root() && !is_root {
+            println!("not measured, as it needs root: {}", probe.program.describe());
+        } else {
+            probes.push(probe);
+        }
+    }
     let start = Instant::now();
     for round in 1..=args.rounds {
         if start.elapsed() > Duration::from_secs(args.limit) {
