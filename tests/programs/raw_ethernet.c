@@ -286,8 +286,9 @@ static void refusals(void)
     struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
     struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = {1, 1, 1, 1, 0}};
     end.qp = ibv_create_qp(pd, &init);
-    CHECK(cq && end.qp && refusal(&end, &good) == EINVAL);
-    CHECK(ibv_destroy_qp(end.qp) == 0);
+    CHECK(cq && end.qp);
+    struct ibv_flow *of_datagrams = flow(&end, &good);
+    CHECK(ibv_destroy_qp(end.qp) == EBUSY && ibv_destroy_flow(of_datagrams) == 0 && ibv_destroy_qp(end.qp) == 0);
     init.qp_type = IBV_QPT_RC;
     CHECK((end.qp = ibv_create_qp(pd, &init)) && refusal(&end, &good) == EINVAL);
     CHECK(ibv_destroy_qp(end.qp) == 0 && ibv_destroy_cq(cq) == 0);

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
+use crate::TIMEOUT;
 use crate::process::Process;
 use crate::world::{Host, World, wait_until};
 
@@ -40,6 +41,26 @@ pub fn program(name: &str, world: &World) -> Result<PathBuf> {
     compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program).arg(source);
     ensure!(compiler.arg("-libverbs").status()?.success(), "cc failed");
     Ok(program)
+}
+
+/// Runs `raw_datagrams` at both ends: a UD queue pair gets what its rule leads to it, and another, whose number is named, none of that
+/// if the rule has `taken` it.
+pub fn run_datagrams(way: &str) -> Result<()> {
+    let (world, other) = World::linked()?;
+    world.host().set_env("URXE_RAW", if way == "taken" { "xdp" } else { "packet" });
+    let program = program("raw_datagrams", &world)?;
+    let receiver = world.host().spawn(&program, &["receive", way])?;
+    wait_until("the receiver is ready", || {
+        ensure!(receiver.stderr_so_far().is_empty(), "it failed: {}", receiver.stderr_so_far());
+        Ok(receiver.stdout_so_far().ends_with('\n'))
+    })?;
+    let said = receiver.stdout_so_far();
+    let numbers: Vec<&str> = said.split_whitespace().skip(1).collect();
+    ensure!(numbers.len() == 2, "{said}");
+    other.run(&program, &["send", numbers[0], numbers[1]])?;
+    let finished = receiver.finish(TIMEOUT)?.success()?;
+    ensure!(finished.stdout.ends_with("\nok\n") && finished.stderr.is_empty(), "{finished}");
+    Ok(())
 }
 
 /// Waits until a program has said that it is ready.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::artifacts::urxe;
-use urxe_tests::raw_ethernet::{FAR, NEAR, cabled, is_ready, program, receivers};
+use urxe_tests::raw_ethernet::{FAR, NEAR, cabled, is_ready, program, receivers, run_datagrams};
 use urxe_tests::{Host, Perftest, Process, TIMEOUT, World, wait_until};
 
 /// Frames, states, errors, flow rules and what is refused.
@@ -140,6 +140,12 @@ fn processes_on_one_interface() -> Result<()> {
     other.run(&program, &["send", "100", "200"])?;
     finish(long)?;
     finish(sniffer)
+}
+
+/// A UD queue pair gets by its rule what is sent to another, which gets it as well.
+#[test]
+fn datagrams_of_a_rule() -> Result<()> {
+    run_datagrams("copied")
 }
 
 /// A TCP stream and datagrams that the sender leaves to its card to cut, as the interfaces come: frames are those of the cable, over

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::artifacts::urxe;
-use urxe_tests::raw_ethernet::{cabled, is_ready, program};
+use urxe_tests::raw_ethernet::{cabled, is_ready, program, run_datagrams};
 use urxe_tests::{Host, Process, TIMEOUT, World, wait_until};
 
 const RAW: &str = "URXE_RAW";
@@ -131,6 +131,13 @@ fn processes_on_one_interface() -> Result<()> {
     other.run(&program, &["send", "0", "100"])?;
     finish(by_xdp)?;
     finish(by_packets)
+}
+
+/// A UD queue pair takes by its rule what is sent to another.
+#[test]
+#[ignore = "needs root: a user namespace cannot load programs of eBPF"]
+fn datagrams_of_a_rule_are_taken() -> Result<()> {
+    run_datagrams("taken")
 }
 
 /// Datagrams that the sender has left to its card to cut, and their checksums to fill in: the driver of veth cuts them when there is a

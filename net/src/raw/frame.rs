@@ -11,6 +11,8 @@ pub struct RawFrame<'a> {
     pub segments: Option<Segments>,
     /// Frame of this host, seen as it leaves.
     pub is_sent: bool,
+    /// XDP has taken the frame: the host does not get it.
+    pub is_taken: bool,
     /// State of the checksums inside.
     pub checksum: Checksum,
 }

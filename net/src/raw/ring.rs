@@ -216,7 +216,8 @@ impl SlotHeader {
             start = moved;
         }
         let bytes = bytes.get_mut(start..end)?;
-        Some(RawFrame { bytes, missing, segments, is_sent: self.is_sent, checksum: self.checksum })
+        let (is_sent, checksum) = (self.is_sent, self.checksum);
+        Some(RawFrame { bytes, missing, segments, is_sent, is_taken: false, checksum })
     }
 }
 

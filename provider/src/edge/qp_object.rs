@@ -7,7 +7,7 @@ use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
 use super::batch::{Builder, SendRequest};
-use super::users::Use;
+use super::users::{Use, Users};
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
 use urxe_runtime::qp::Qp;
@@ -24,6 +24,8 @@ pub(super) struct QpObject {
     pub(super) sq_sig_all: bool,
     pub(super) builder: Builder<SendRequest>,
     pub(super) max_inline: u32,
+    /// Flows to it.
+    pub(super) users: Users,
     /// Keep what it uses from being destroyed.
     pub(super) domain: Option<Arc<ProtectionDomain>>,
     pub(super) used: Use,

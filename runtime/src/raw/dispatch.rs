@@ -8,8 +8,8 @@ use urxe_engine::flow::segment::{self, Protocol};
 use urxe_engine::flow::{FlowTable, Headers, Rule, checksum};
 use urxe_net::raw::{Checksum, Missing, RawFrame, RawRx};
 
-use super::Destination;
 use super::recv_queue::FrameInfo;
+use super::{Destination, Target};
 use crate::clock::LazyInstant;
 use crate::counters::bump;
 use crate::device::{Device, TxContext};
@@ -17,6 +17,15 @@ use crate::{lock, try_lock};
 
 /// Frames taken at once: others are to get their turn.
 const BUDGET: usize = 256;
+
+/// Attributes of a frame besides its bytes.
+#[derive(Clone, Copy)]
+struct Arrival {
+    is_sent: bool,
+    is_taken: bool,
+    /// The transport checksum is right.
+    is_trusted: bool,
+}
 
 impl Device {
     /// Whether there are frames to take, or to send.
@@ -52,7 +61,7 @@ impl Device {
     }
 
     fn dispatch(&self, work: &mut TxContext, clock: &LazyInstant, flows: &FlowTable<Destination>, frame: RawFrame<'_>) {
-        let RawFrame { bytes, missing, segments, is_sent, checksum: state } = frame;
+        let RawFrame { bytes, missing, segments, is_sent, is_taken, checksum: state } = frame;
         let counters = self.counters();
         match (missing, segments) {
             (Some(Missing::TooLong), _) => bump(&counters.raw_rx_too_long),
@@ -60,8 +69,9 @@ impl Device {
             // As on a cable: the kernel cuts what leaves by one, and has put together what came by one. Sums are filled in.
             (None, Some(segments)) => {
                 let protocol = if segments.is_tcp { Protocol::Tcp } else { Protocol::Udp };
+                let arrival = Arrival { is_sent, is_taken, is_trusted: true };
                 let is_cut = segment::cut(bytes, protocol, segments.size, |segment| {
-                    self.classify(work, clock, flows, segment, is_sent, true);
+                    self.classify(work, clock, flows, segment, arrival);
                 });
                 if !is_cut {
                     bump(&counters.raw_rx_too_long);
@@ -77,21 +87,21 @@ impl Device {
                     }
                     Checksum::MaybePartial => checksum::complete_begun(bytes),
                 };
-                self.classify(work, clock, flows, bytes, is_sent, is_trusted);
+                self.classify(work, clock, flows, bytes, Arrival { is_sent, is_taken, is_trusted });
             }
         }
     }
 
-    /// Gives a frame to the queues that rules name. `is_trusted`: its transport checksum is right.
+    /// Gives a frame to the queues that rules name.
     fn classify(
         &self,
         work: &mut TxContext,
         clock: &LazyInstant,
         flows: &FlowTable<Destination>,
         frame: &[u8],
-        is_sent: bool,
-        is_trusted: bool,
+        arrival: Arrival,
     ) {
+        let Arrival { is_sent, is_taken, is_trusted } = arrival;
         let headers = Headers::parse(frame);
         let mut csum_ok = None;
         let mut deliver = |rule: &Rule<Destination>| {
@@ -101,9 +111,19 @@ impl Device {
             if rule.actions.drop {
                 return;
             }
+            let queue = match &rule.target.target {
+                Target::Queue(queue) => queue,
+                Target::Rss(rss) => rss.queue(&headers),
+                Target::Datagrams(qp) => {
+                    if let Some(qp) = qp.upgrade().filter(|_| !is_sent) {
+                        self.deliver_datagram(work, clock, &qp, &headers, is_taken);
+                    }
+                    return;
+                }
+            };
             let csum_ok = *csum_ok.get_or_insert_with(|| checksum::is_right(&headers, is_trusted));
             let info = FrameInfo { csum_ok, flow_tag: rule.actions.tag.unwrap_or(0), at: clock.now() };
-            if !rule.target.target.queue(&headers).deliver(work, headers.frame(), info) {
+            if !queue.deliver(work, headers.frame(), info) {
                 bump(&self.counters().raw_rx_no_receive);
             }
         };

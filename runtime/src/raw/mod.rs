@@ -8,6 +8,7 @@
 //! Locks, after the receive token: the ring, the table of rules, then a queue. Whoever changes rules holds a lock of their own
 //! meanwhile, and that of the table for moments: the kernel may take long over a membership.
 
+mod datagram;
 mod dispatch;
 mod pacing;
 mod qp;

@@ -1,12 +1,13 @@
 //! Receivers of frames.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use urxe_engine::flow::Headers;
 use urxe_engine::flow::rss::Toeplitz;
 
 use super::recv_queue::RecvQueue;
+use crate::qp::Qp;
 
 /// Receiver of the frames of a rule.
 #[derive(Clone, Debug)]
@@ -15,6 +16,8 @@ pub enum Target {
     Queue(Arc<RecvQueue>),
     /// Several queues, between which a hash decides.
     Rss(Arc<Rss>),
+    /// A UD queue pair, which gets the datagrams in the frames.
+    Datagrams(Weak<Qp>),
 }
 
 /// Destination of the frames of a rule.
@@ -66,17 +69,10 @@ impl Rss {
         let first = Arc::clone(queues.first()?);
         queues.len().is_power_of_two().then_some(Self { hash, first, queues })
     }
-}
 
-impl Target {
     /// Returns the queue that a frame is for.
     pub(super) fn queue(&self, headers: &Headers<'_>) -> &Arc<RecvQueue> {
-        match self {
-            Self::Queue(queue) => queue,
-            Self::Rss(rss) => {
-                let at = rss.hash.hash(headers) as usize & (rss.queues.len() - 1);
-                rss.queues.get(at).unwrap_or(&rss.first)
-            }
-        }
+        let at = self.hash.hash(headers) as usize & (self.queues.len() - 1);
+        self.queues.get(at).unwrap_or(&self.first)
     }
 }

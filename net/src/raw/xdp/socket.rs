@@ -133,7 +133,7 @@ impl RxQueue {
                 // SAFETY: inside of the memory; the kernel does not touch a chunk that it has given to us, and nobody else has it.
                 let bytes = unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), length) };
                 let checksum = Checksum::MaybePartial;
-                each(RawFrame { bytes, missing: None, segments: None, is_sent: false, checksum });
+                each(RawFrame { bytes, missing: None, segments: None, is_sent: false, is_taken: true, checksum });
             }
             // As many as there are chunks fit.
             self.fill.write(frame.addr - frame.addr % self.chunk);

@@ -157,6 +157,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         sq_sig_all: attr.sq_sig_all != 0,
         builder: Builder::default(),
         max_inline: cap.max_inline_data,
+        users: Users::default(),
         domain,
         // SAFETY: their `destroy` refuses as long as this lives.
         used: unsafe { Use::of(&used) },
@@ -285,6 +286,7 @@ pub(in crate::edge) unsafe extern "C" fn open_qp(
             sq_sig_all: false,
             builder: Builder::default(),
             max_inline: 0,
+            users: Users::default(),
             domain: None,
             // SAFETY: `close_xrcd` refuses as long as this lives.
             used: unsafe { Use::of(&[&xrcd.users]) },

@@ -190,7 +190,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         // SAFETY: as above, and not raw.
         let object = unsafe { object(qp) };
         // As the kernel's `uverbs_free_qp`: what was attached must be detached first.
-        if context.port().groups().holds(object.qp.qpn()) {
+        if object.users.any() || context.port().groups().holds(object.qp.qpn()) {
             return Err(Errno(libc::EBUSY));
         }
         // What is left to be said goes to no number that the application has closed.

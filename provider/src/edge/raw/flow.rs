@@ -4,20 +4,23 @@ use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
 
+use urxe_engine::QpType;
 use urxe_engine::flow::{Class, Rule, SpecError, spec};
 use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 
 use super::object::object;
+use super::qp::refused as refused_socket;
 use super::{counters, is_raw};
 use crate::device::uses_xdp;
 use crate::edge::context::shared;
-use crate::edge::users::Use;
-use crate::edge::{int_verb, ptr_verb};
+use crate::edge::users::{Use, Users};
+use crate::edge::{int_verb, ptr_verb, qp_object};
 use crate::kernel::Errno;
+use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
 use urxe_runtime::device::Device;
-use urxe_runtime::raw::{Destination, Flow};
+use urxe_runtime::raw::{Destination, Flow, Target};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
@@ -42,16 +45,7 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
         let context = unsafe { shared(ibv_context) };
         context.check_alive()?;
         // SAFETY: as above.
-        if !unsafe { is_raw(qp) } {
-            // UD as well, which the manual page allows: mlx5 has no receive object of theirs that a rule could lead to (fs.c).
-            return Err(diagnostics::wrong(
-                EINVAL,
-                "flows are of raw packet queue pairs here",
-                "make the queue pair with IBV_QPT_RAW_PACKET; UD finds its queue pair by number, or by ibv_attach_mcast",
-            ));
-        }
-        // SAFETY: as above.
-        let object = unsafe { object(qp) };
+        let (receiver, receiver_users) = unsafe { receiver(qp, context) }?;
         let (class, dont_trap) = kind(&fields)?;
         // SAFETY: the specifications follow, as many as the attributes say.
         let bytes = unsafe { specifications(attr, fields.num_of_specs) };
@@ -69,18 +63,50 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
                 "leave the specifications out, or make it IBV_FLOW_ATTR_NORMAL",
             ));
         }
+        if actions.tag.is_some() && matches!(receiver, Target::Datagrams(_)) {
+            return Err(diagnostics::wrong(
+                EOPNOTSUPP,
+                "completions of datagrams have no flow tag",
+                "leave IBV_FLOW_SPEC_ACTION_TAG out, or lead the rule to a raw packet queue pair",
+            ));
+        }
         let counted = counters.map(|counters| Arc::clone(&counters.counted));
-        let target = Destination { target: object.kind.target(), counters: counted };
+        let target = Destination { target: receiver, counters: counted };
         let rule = Rule { class, priority: fields.priority, wanted, actions, dont_trap, target };
         let device = Arc::clone(context.port());
         let flow = device.raw().add_flow(device.net(), rule);
         let flow = flow.map_err(|error| system(&error))?;
         let ibv = v::ibv_flow { comp_mask: 0, context: ibv_context, handle: 0 };
-        let users: Vec<_> = counters.iter().map(|counters| &counters.users).chain([&object.users]).collect();
+        let users: Vec<_> = counters.iter().map(|counters| &counters.users).chain([receiver_users]).collect();
         // SAFETY: `destroy_qp` and `destroy_counters` refuse as long as this lives.
         let used = unsafe { Use::of(&users) };
         Ok(Box::into_raw(Box::new(FlowObject { ibv, flow, device, used })).cast())
     })
+}
+
+/// Returns the receiver of what a rule takes, and the count of the rules to it.
+///
+/// # Safety
+/// A queue pair of ours, of this context.
+unsafe fn receiver<'a>(qp: *mut v::ibv_qp, context: &Context) -> Result<(Target, &'a Users), Errno> {
+    // SAFETY: the caller's promise.
+    if unsafe { is_raw(qp) } {
+        // SAFETY: as above.
+        let object = unsafe { object(qp) };
+        return Ok((object.kind.target(), &object.users));
+    }
+    // SAFETY: as above, and not raw.
+    let object = unsafe { qp_object::object(qp) };
+    if object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
+        return Err(diagnostics::wrong(
+            EINVAL,
+            "rules are to raw packet and UD queue pairs",
+            "make the queue pair with IBV_QPT_RAW_PACKET or IBV_QPT_UD",
+        ));
+    }
+    let device = context.port();
+    device.raw().tx(device.net()).map_err(|error| refused_socket(&error))?;
+    Ok((Target::Datagrams(Arc::downgrade(&object.qp)), &object.users))
 }
 
 /// Returns the errno of a system that refuses a rule.
