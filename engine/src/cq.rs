@@ -297,6 +297,15 @@ impl<Q: Quirks> CompletionQueue<Q> {
         cqe
     }
 
+    /// Shows the oldest completion to `look` where it is, and takes it. False: there is none.
+    #[inline]
+    pub fn poll_with(&mut self, look: impl FnOnce(&Cqe)) -> bool {
+        let Some(cqe) = self.queue.front() else { return false };
+        look(cqe);
+        self.poll();
+        true
+    }
+
     /// Asks for one event. Asking for all overrides asking for solicited ones, not the other way round
     /// (`ibv_req_notify_cq(3)`, IBA 11.4.2.2). True if it is due at once: for a completion that came after the last event
     /// and is still there. NICs compare the consumer's index with theirs when they are asked, and consumers such as UCX's

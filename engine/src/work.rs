@@ -41,6 +41,13 @@ enum Store {
 }
 
 impl SgeList {
+    /// Of one element.
+    #[inline]
+    #[must_use]
+    pub const fn one(element: Sge) -> Self {
+        Self(Store::One(element))
+    }
+
     /// Of the given elements.
     #[inline]
     #[must_use]

@@ -75,9 +75,9 @@ impl Cq {
     /// Adds a completion.
     #[must_use]
     #[inline]
-    pub fn push(&self, cqe: Cqe) -> Added {
+    pub fn push(&self, cqe: &Cqe) -> Added {
         let mut queue = lock(&self.queue);
-        let pushed = queue.push(cqe);
+        let pushed = queue.push(*cqe);
         self.note(&queue);
         match pushed {
             Pushed::Quietly | Pushed::Overrun { first: false } => Added::Done,
@@ -170,9 +170,7 @@ impl Cq {
         mut each: impl FnMut(&Cqe),
     ) -> usize {
         let mut taken = 0;
-        while taken < most {
-            let Some(cqe) = queue.poll() else { break };
-            each(&cqe);
+        while taken < most && queue.poll_with(&mut each) {
             taken += 1;
         }
         self.note(&queue);

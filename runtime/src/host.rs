@@ -354,8 +354,8 @@ impl PendingNotifications {
         let mut unacknowledged = std::mem::take(&mut self.unacknowledged);
         for completion in unacknowledged.drain(..) {
             match (&completion, cq) {
-                (Unacknowledged::Received(cqe), Some(cq)) => self.push(cq, *cqe),
-                (Unacknowledged::Behind(cq, cqe), _) => self.push(cq, *cqe),
+                (Unacknowledged::Received(cqe), Some(cq)) => self.push(cq, cqe),
+                (Unacknowledged::Behind(cq, cqe), _) => self.push(cq, cqe),
                 (Unacknowledged::Counted(counter, succeeded), _) => counter.count(*succeeded),
                 // A queue pair that receives has one.
                 (Unacknowledged::Received(_), None) => {}
@@ -367,13 +367,13 @@ impl PendingNotifications {
 
     /// The application sees a completion from now on.
     #[inline]
-    fn push(&mut self, cq: &Arc<Cq>, cqe: Cqe) {
+    fn push(&mut self, cq: &Arc<Cq>, cqe: &Cqe) {
         match cq.push(cqe) {
             Added::Done => {}
             Added::LookAt(at) => self.moderated.push((at, Arc::clone(cq))),
             Added::Overrun => {
                 if let Some(interceptor) = interceptor::active(&self.interceptor) {
-                    interceptor.overrun(&cqe, cq.capacity());
+                    interceptor.overrun(cqe, cq.capacity());
                 }
                 self.overruns.push(Arc::clone(cq));
             }
@@ -422,7 +422,7 @@ impl Consumer for PendingNotifications {
     fn complete(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
         self.note(&mut cqe);
         if self.unacknowledged.is_empty() {
-            self.push(cq, cqe);
+            self.push(cq, &cqe);
         } else {
             // In the order in which they were made.
             self.unacknowledged.push(Unacknowledged::Behind(Arc::clone(cq), cqe));

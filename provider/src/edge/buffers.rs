@@ -17,7 +17,7 @@ use urxe_runtime::memory::faultable_copy;
 #[inline]
 pub(super) unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
     // SAFETY: the caller's promise.
-    unsafe { if count == 1 { Ok(SgeList::new(&[element(list, 0)])) } else { several_buffers(list, count) } }
+    unsafe { if count == 1 { Ok(SgeList::one(element(list, 0))) } else { several_buffers(list, count) } }
 }
 
 /// Copies a scatter/gather list of any other length than 1: the part of [`buffers`] that is not inlined.
@@ -41,7 +41,7 @@ unsafe fn several_buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeLi
 /// # Safety
 /// The list has so many.
 #[inline]
-unsafe fn element(list: *const v::ibv_sge, index: usize) -> Sge {
+pub(super) unsafe fn element(list: *const v::ibv_sge, index: usize) -> Sge {
     // SAFETY: the caller's promise.
     let sge = unsafe { list.add(index).read() };
     Sge { addr: sge.addr, length: sge.length, l_key: sge.lkey }

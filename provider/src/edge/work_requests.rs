@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use urxe_engine::{
-    Access, Bind, Data, Io, Key, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, UdRecipient,
+    Access, Bind, Data, Io, Key, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList,
+    UdRecipient,
 };
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
@@ -11,7 +12,7 @@ use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::ah;
 use super::batch::SendRequest;
-use super::buffers::{buffers, inline};
+use super::buffers::{buffers, element, inline};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
@@ -80,9 +81,29 @@ impl List<'_> {
     #[inline]
     unsafe fn post(&self, engine: &mut Engine, io: &mut Io<'_, DeviceHost>) -> Result<(), Errno> {
         let qp_type = engine.config().qp_type;
+        // A list for one peer needs no recipients: they would be moved with each request.
+        if qp_type == QpType::Ud {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_datagrams(engine, io) };
+        }
+        let post = |wr: &_| {
+            engine.post_send_with(io, |place| {
+                // SAFETY: a request of the caller's list.
+                unsafe { write_request(wr, qp_type, self.max_inline, place) }.map(|()| None)
+            })
+        };
+        // SAFETY: a list of requests, ended by null, and the caller's pointer.
+        unsafe { each(self.first, |wr| wr.next, self.bad_wr, post) }
+    }
+
+    /// Writes each request on UD into its place in the send queue.
+    ///
+    /// # Safety
+    /// As for `ibv_post_send(3)`.
+    unsafe fn post_datagrams(&self, engine: &mut Engine, io: &mut Io<'_, DeviceHost>) -> Result<(), Errno> {
         let post = |wr: &_| {
             // SAFETY: a request of the caller's list.
-            engine.post_send_with(io, |place| unsafe { self.write(wr, qp_type, place) })
+            engine.post_send_with(io, |place| unsafe { self.write(wr, QpType::Ud, place) })
         };
         // SAFETY: a list of requests, ended by null, and the caller's pointer.
         unsafe { each(self.first, |wr| wr.next, self.bad_wr, post) }
@@ -151,6 +172,12 @@ pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut
             observer.posting_list(engine.config().qpn, "receive", count, engine.config().cap.max_recv_wr);
         }
         let post = |wr: &v::ibv_recv_wr| {
+            if wr.num_sge == 1 && strict.is_none() {
+                // Most are so, and are written once, as send requests are.
+                // SAFETY: a request with one element.
+                let buffers = SgeList::one(unsafe { element(wr.sg_list, 0) });
+                return engine.post_recv(io, RecvWr { wr_id: wr.wr_id, buffers }).map_err(Errno::from);
+            }
             // SAFETY: a request with that many elements.
             let buffers = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
             let request = RecvWr { wr_id: wr.wr_id, buffers };
@@ -338,16 +365,23 @@ unsafe fn write_request(
         signaled: flag(v::IBV_SEND_SIGNALED),
         solicited: flag(v::IBV_SEND_SOLICITED),
     };
-    // SAFETY: a list of that length.
-    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
-    *data = if flag(v::IBV_SEND_INLINE) {
-        if op.is_response_bearing() {
-            return Err(Errno::from(PostError::Operation));
-        }
-        inline(&list, max_inline)?
+    if wr.num_sge == 1 && !flag(v::IBV_SEND_INLINE) {
+        // Most are so, and are written once: a list that was moved would be read in other pieces than it is written, for which a
+        // processor waits until all that was stored before has left it.
+        // SAFETY: a list of that length.
+        *data = Data::Gather(SgeList::one(unsafe { element(wr.sg_list, 0) }));
     } else {
-        Data::Gather(list)
-    };
+        // SAFETY: as above.
+        let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+        *data = if flag(v::IBV_SEND_INLINE) {
+            if op.is_response_bearing() {
+                return Err(Errno::from(PostError::Operation));
+            }
+            inline(&list, max_inline)?
+        } else {
+            Data::Gather(list)
+        };
+    }
     *to = match qp_type {
         // SAFETY: a plain number, whatever was written.
         QpType::XrcSend => Recipient::XrcSrq(Qpn::new(unsafe { wr.qp_type.xrc.remote_srqn })),
