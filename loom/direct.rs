@@ -36,10 +36,27 @@ impl Shared {
         if is_in {
             // SAFETY: loom fails the model if anybody else is at it.
             self.memory.with_mut(|memory| unsafe { *memory += 1 });
-            self.qp.set_taken(&Taken { psns: taken, messages: taken, bytes: 8 * taken });
+            self.qp.set_taken(&Taken { psns: taken, messages: taken, bytes: 8 * taken, receives: 0 });
             self.qp.leave();
         }
         is_in
+    }
+
+    /// So many WRITEs in one visit: as long as nothing is hidden, the requester stays in, and tells the target of all at the end.
+    fn write_several(&self, most: u64) -> u64 {
+        let (Some((qp, _)), Some((region, _))) = (self.qp.read(), self.region.read()) else { return 0 };
+        if !self.qp.enter(qp, &self.region, region, KEY) {
+            return 0;
+        }
+        let mut written = 0;
+        while written < most && self.qp.is(qp) && self.region.is(region) {
+            // SAFETY: as above.
+            self.memory.with_mut(|memory| unsafe { *memory += 1 });
+            written += 1;
+        }
+        self.qp.set_taken(&Taken { psns: written, messages: written, bytes: 8 * written, receives: 0 });
+        self.qp.leave();
+        written
     }
 
     /// The memory is the target's own.
@@ -88,6 +105,31 @@ fn a_hidden_queue_pair_has_told_all() {
     });
 }
 
+/// A requester that stays in for several requests has left, and told of all, before the memory is the target's.
+#[test]
+fn a_visit_ends_before_the_memory_is_the_targets() {
+    for hides_region in [true, false] {
+        explore(move || {
+            let shared = Shared::new();
+            let requester = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.write_several(3))
+            };
+            if hides_region {
+                shared.region.hide();
+            } else {
+                shared.qp.hide();
+            }
+            while shared.qp.copying().is_some_and(|copy| QpWords::is_at(copy, KEY)) {
+                thread::yield_now();
+            }
+            let (told, seen) = (shared.qp.taken().psns, shared.look());
+            let written = requester.join().unwrap();
+            assert_eq!((told, seen), (written, written));
+        });
+    }
+}
+
 /// A region that is shown under the same key again is another one: nobody enters it by what was seen of the first.
 #[test]
 fn a_region_shown_again_is_another() {
@@ -132,7 +174,7 @@ fn a_queue_pair_shown_again_is_the_new_peers_alone() {
                     // SAFETY: as above.
                     shared.memory.with_mut(|memory| unsafe { *memory += 1 });
                     if shared.qp.is(qp) && shared.region.is(region) {
-                        shared.qp.set_taken(&Taken { psns: 1, messages: 1, bytes: 8 });
+                        shared.qp.set_taken(&Taken { psns: 1, messages: 1, bytes: 8, receives: 0 });
                     }
                     shared.qp.leave();
                 }

@@ -3,6 +3,8 @@
 #![cfg(all(test, loom))]
 
 mod direct;
+mod kept;
+mod receives;
 mod rings;
 mod sleep_deadline;
 

@@ -132,7 +132,7 @@ pub use access::Access;
 pub use async_event::AsyncEvent;
 pub use counter::{AttachError, CountedOps};
 pub use cq::{CompletionQueue, Cqe, FrameCompletion, Pushed, WcOpcode, WcStatus};
-pub use direct::{DirectOutcome, DirectRequest};
+pub use direct::{DirectMessage, DirectOutcome, DirectRequest};
 pub use endpoint::{Endpoint, QpSetup};
 pub use event::{DropReason, Event};
 pub use host::{Consumer, Host, Io, Network};

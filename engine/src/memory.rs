@@ -163,11 +163,23 @@ pub trait Memory {
         false
     }
 
+    /// Whether the peer's receive buffers may be within reach as well.
+    #[inline]
+    fn reaches_receives(&self) -> bool {
+        false
+    }
+
     /// Carries out a request at the peer's memory, if the peer's responder would accept it as it is: key, bounds, rights, states
-    /// and PSN are checked here. Called while no other request is outstanding.
+    /// and PSN are checked here. Called while no other request is outstanding. The peer may have to wait for
+    /// [`leave_peer`](Self::leave_peer) before its memory is its own again.
     fn carry_out(&self, _request: &DirectRequest<'_>) -> DirectOutcome {
         DirectOutcome::ByPackets
     }
+
+    /// No request is carried out for a while. Called behind one or several calls of [`carry_out`](Self::carry_out), and before a packet
+    /// leaves.
+    #[inline]
+    fn leave_peer(&self) {}
 
     /// An access to `region` (`None`: there is none) was refused, for a person debugging to know. The event or
     /// completion that comes of it follows in the same call.

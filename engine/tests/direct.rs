@@ -141,6 +141,37 @@ impl End {
     }
 }
 
+/// A queue pair without an endpoint, whose completions are an end's.
+fn connected(end: &mut End, qp_type: QpType) -> QueuePair<EndpointHost<Reaching, ()>> {
+    let (address, cq) = (end.endpoint.address(), Some(end.cq));
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let mut qp = QueuePair::<EndpointHost<Reaching, ()>>::new(QpConfig {
+        qpn: Qpn::new(7),
+        qp_type,
+        pd: Pd(1),
+        cap,
+        sq_sig_all: true,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        xrcd: None,
+        window: 16,
+        congestion: CongestionSettings::NONE,
+        ack_timer: AckTimer::Specified,
+        selective: None,
+        port_mtu: Mtu::Mtu1024,
+        quirks: (),
+        counters: Vec::new(),
+    });
+    let (memory, mut network) = (Reaching::new(DirectOutcome::Done), Outbox::new(address));
+    let mut io = Io { clock: &NOW, memory: &memory, network: &mut network, consumer: end.endpoint.queues_mut() };
+    for (to, mask) in to_rts(qp_type) {
+        let route = Route { to: address, source_port: 0xC000 };
+        qp.modify(&mut io, to, mask, &connected_attr(Qpn::new(2)), Some(route)).unwrap();
+    }
+    qp
+}
+
 #[test]
 fn what_the_host_carries_out_takes_psns_and_no_packets() {
     for qp_type in [QpType::Rc, QpType::Uc] {
@@ -153,6 +184,49 @@ fn what_the_host_carries_out_takes_psns_and_no_packets() {
         assert_eq!(end.asked(), [(0, 1), (1, 3), (4, 1)]);
         assert_eq!(end.next_psn(), 5);
         assert_eq!(end.endpoint.next_timeout(), None);
+    }
+}
+
+/// Requests complete without another call, and a list is as long as the queue at most.
+#[test]
+fn requests_are_carried_out_while_they_are_posted() {
+    let mut end = End::new(QpType::Rc, DirectOutcome::Done);
+    let memory = Reaching::new(DirectOutcome::Done);
+    let mut network = Outbox::new(end.endpoint.address());
+    let mut qp = connected(&mut end, QpType::Rc);
+    let room = u64::from(qp.config().cap.max_send_wr);
+    for _ in 0..2 {
+        assert!(qp.goes_straight());
+        for wr_id in 0..=room {
+            let mut io =
+                Io { clock: &NOW, memory: &memory, network: &mut network, consumer: end.endpoint.queues_mut() };
+            let posted = qp.post_send(&mut io, request(wr_id, SendOp::Write(REMOTE), 8), None);
+            assert_eq!(posted.is_ok(), wr_id < room);
+        }
+        assert_eq!(end.completed(), (0..room).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>());
+        assert!(!qp.has_output() && qp.poll_timeout(&NOW).is_none());
+        qp.end_posting();
+    }
+}
+
+#[test]
+fn a_call_that_posts_takes_a_turn_while_anything_waits() {
+    let mut end = End::new(QpType::Rc, DirectOutcome::Done);
+    let mut network = Outbox::new(end.endpoint.address());
+    for (qp_type, outcome, op, is_idle) in [
+        (QpType::Rc, DirectOutcome::Done, SendOp::Write(REMOTE), true),
+        (QpType::Rc, DirectOutcome::Done, SendOp::Send, false),
+        (QpType::Rc, DirectOutcome::ByPackets, SendOp::Write(REMOTE), false),
+        (QpType::Uc, DirectOutcome::Done, SendOp::Write(REMOTE), false),
+    ] {
+        let memory = Reaching::new(outcome);
+        let mut qp = connected(&mut end, qp_type);
+        assert_eq!(qp.goes_straight(), qp_type == QpType::Rc);
+        let mut io = Io { clock: &NOW, memory: &memory, network: &mut network, consumer: end.endpoint.queues_mut() };
+        qp.post_send(&mut io, request(1, op, 0), None).unwrap();
+        assert_eq!((qp.goes_straight(), qp.has_output()), (is_idle, !is_idle), "{op:?}");
+        qp.transmit(&mut io);
+        assert_eq!(qp.goes_straight(), is_idle, "outstanding");
     }
 }
 
@@ -216,32 +290,9 @@ fn long_requests_take_turns_with_others() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let mut end = End::new(qp_type, DirectOutcome::Done);
         let memory = Reaching::new(DirectOutcome::Done);
-        let (address, cq) = (end.endpoint.address(), Some(end.cq));
-        let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let mut qp = QueuePair::<EndpointHost<Reaching, ()>>::new(QpConfig {
-            qpn: Qpn::new(7),
-            qp_type,
-            pd: Pd(1),
-            cap,
-            sq_sig_all: true,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            xrcd: None,
-            window: 16,
-            congestion: CongestionSettings::NONE,
-            ack_timer: AckTimer::Specified,
-            selective: None,
-            port_mtu: Mtu::Mtu1024,
-            quirks: (),
-            counters: Vec::new(),
-        });
-        let mut network = Outbox::new(address);
+        let mut network = Outbox::new(end.endpoint.address());
+        let mut qp = connected(&mut end, qp_type);
         let mut io = Io { clock: &NOW, memory: &memory, network: &mut network, consumer: end.endpoint.queues_mut() };
-        for (to, mask) in to_rts(qp_type) {
-            let route = Route { to: address, source_port: 0xC000 };
-            qp.modify(&mut io, to, mask, &connected_attr(Qpn::new(2)), Some(route)).unwrap();
-        }
         for wr_id in 1..=3 {
             qp.post_send(&mut io, request(wr_id, SendOp::Write(REMOTE), 40 << 20), None).unwrap();
         }

@@ -68,6 +68,32 @@ impl InsideTraffic {
     }
 }
 
+/// Requests carried out at the memory of peers, by whom one thread at a time does so.
+#[derive(Debug, Default)]
+pub(crate) struct DirectTraffic {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl DirectTraffic {
+    /// Counts requests.
+    pub(crate) fn add(&self, requests: u64, bytes: u64) {
+        let add = |counter: &AtomicU64, n| counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        add(&self.requests, requests);
+        add(&self.bytes, bytes);
+    }
+
+    /// Value that belongs to the device's counter of this name.
+    pub(crate) fn part_of(&self, name: &str) -> u64 {
+        match name {
+            "direct_requests" => &self.requests,
+            "direct_bytes" => &self.bytes,
+            _ => return 0,
+        }
+        .load(Ordering::Relaxed)
+    }
+}
+
 impl Tally {
     /// Counts an event.
     pub(crate) fn count(&mut self, event: Event) {

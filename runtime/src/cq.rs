@@ -1,6 +1,7 @@
 //! A completion queue that several threads may use.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed};
@@ -8,6 +9,21 @@ use urxe_wire::Qpn;
 
 use super::{lock, quirks};
 use crate::event::{EventSink, EventType};
+
+/// Messages that come to a queue pair without packets: polls look for them.
+pub(crate) trait Arrivals: fmt::Debug + Send + Sync {
+    /// Whether there is a message that was not completed.
+    fn any(&self) -> bool;
+
+    /// Completes all that there are, unless somebody else has the queue pair locked.
+    fn complete(&self);
+}
+
+/// Queue pairs whose messages polls of one queue look for.
+const MOST_ARRIVALS: usize = 8;
+
+/// Looks of one poll for such messages: to look for packets afterwards takes as long as several.
+const LOOKS: usize = 8;
 
 /// A completion queue.
 #[derive(Debug)]
@@ -29,6 +45,9 @@ pub struct Cq {
     async_reported: AtomicU32,
     /// The application has asked for an event and not got it: it is going to sleep rather than to poll.
     armed: AtomicBool,
+    arrivals: Mutex<Vec<Arc<dyn Arrivals>>>,
+    /// How many these are.
+    arrivals_count: AtomicUsize,
 }
 
 /// Follow-up that [`Cq::push`] leaves to its caller.
@@ -59,6 +78,8 @@ impl Cq {
             reported: AtomicU32::new(0),
             async_reported: AtomicU32::new(0),
             armed: AtomicBool::new(false),
+            arrivals: Mutex::default(),
+            arrivals_count: AtomicUsize::new(0),
         }
     }
 
@@ -137,6 +158,45 @@ impl Cq {
         due.look_at
     }
 
+    /// Has polls look for messages there from now on. False: they are too many, or the application may sleep instead of polling.
+    pub(crate) fn look_at(&self, arrivals: Arc<dyn Arrivals>) -> bool {
+        let mut all = lock(&self.arrivals);
+        let has_room = !self.has_channel() && all.len() < MOST_ARRIVALS;
+        if has_room {
+            all.push(arrivals);
+            self.arrivals_count.store(all.len(), Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// Has polls not look there any more.
+    pub(crate) fn look_away(&self, arrivals: &Arc<dyn Arrivals>) {
+        let mut all = lock(&self.arrivals);
+        all.retain(|other| !Arc::ptr_eq(other, arrivals));
+        self.arrivals_count.store(all.len(), Ordering::Relaxed);
+    }
+
+    /// Completes messages that have come without packets.
+    #[inline(never)]
+    fn complete_arrivals(&self) {
+        let mut from = 0;
+        loop {
+            let next = {
+                let all = lock(&self.arrivals);
+                let find = |_| all.iter().enumerate().skip(from).find(|(_, arrivals)| arrivals.any());
+                let next = (0..if from == 0 { LOOKS } else { 1 }).find_map(find);
+                next.map(|(place, arrivals)| (place, Arc::clone(arrivals)))
+            };
+            // Not with the list locked: queue pairs change it.
+            let Some((place, arrivals)) = next else { return };
+            arrivals.complete();
+            from = place + 1;
+            if from >= self.arrivals_count.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+
     /// Whether there are completions to poll.
     pub fn has_unpolled(&self) -> bool {
         self.stirs.load(Ordering::Acquire)
@@ -145,6 +205,9 @@ impl Cq {
     /// Takes completions, oldest first, and hands them to `each` until it has had `most`. Returns how many.
     #[inline]
     pub fn poll(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {
+        if self.arrivals_count.load(Ordering::Relaxed) > 0 {
+            self.complete_arrivals();
+        }
         // What was added before the application had reason to expect it is seen: it asked for an event under the lock, or
         // has read one.
         if self.stirs.load(Ordering::Acquire) { self.take(most, each) } else { 0 }

@@ -380,6 +380,12 @@ impl PendingNotifications {
         }
     }
 
+    /// Whether the queue pair at work is to go to the error state.
+    #[inline]
+    pub(super) const fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
     /// Takes the wish that the queue pair at work goes to the error state.
     #[inline]
     pub(super) const fn take_broken(&mut self) -> bool {

@@ -42,8 +42,8 @@
 //!   SRQ's, and holds it until the process answers. The thread that answers takes no lock above the table of regions ([`xrc`]).
 //! - A region at hand ([`region_cache`](crate::memory::region_cache)) counts as a lock below the queue pair's engine:
 //!   deregistration waits for the end of the turn. While one is at hand, no lock above is taken, and no other process is waited for.
-//! - What sending needs ([`device::Device::with_work`]) has no place in the order, as no thread waits for it: one that finds it taken
-//!   uses another.
+//! - What sending needs ([`device::Device::with_work`]) has no place in the order: a thread that finds it taken uses another.
+//!   Deregistration alone waits for one, which keeps the region, and holds no lock meanwhile.
 //! - A [`fork_safe_mutex`] is below all of these: its holder takes no other lock. A thread that forks takes the locks that [`fork`]
 //!   keeps, and then keeps all other threads from the tables.
 

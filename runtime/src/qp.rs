@@ -1,5 +1,6 @@
 //! A queue pair that several threads may use.
 
+mod direct;
 mod handles;
 mod inside;
 mod last_ack;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use urxe_engine::congestion::Marks;
 use urxe_engine::endpoint::TimerSlot;
-use urxe_engine::{AttachError, Clock as _, CountedOps, Io, Progress, QpConfig, QpType, QueuePair};
+use urxe_engine::{AttachError, Clock as _, CountedOps, Io, Memory as _, Progress, QpConfig, QpType, QueuePair};
 use urxe_net::{BadPacket, RxBatch};
 use urxe_wire::{Opcode, Packet, Qpn};
 
@@ -140,7 +141,7 @@ impl Qp {
         }
         let is_connected = matches!(config.qp_type, QpType::Rc | QpType::Uc);
         let sleeps = [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
-        let qp = Arc::new(Self {
+        let qp = Arc::new_cyclic(|qp| Self {
             qpn: config.qpn,
             inner: Mutex::new(Inner {
                 sleeps,
@@ -148,7 +149,7 @@ impl Qp {
                 delayed_ack: DelayedAck::default(),
                 unacknowledged: Vec::new(),
                 last_ack: LastAck::default(),
-                sides: (port.gives_direct_access() && is_connected).then(Box::default),
+                sides: (port.gives_direct_access() && is_connected).then(|| Box::new(Sides::new(Weak::clone(qp)))),
                 neighbor: Weak::new(),
                 tally: Tally::default(),
             }),
@@ -191,24 +192,6 @@ impl Qp {
     /// Has a completion counter count operations from now on.
     pub fn attach_counter(&self, ops: CountedOps, counter: Arc<CompletionCounter>) -> Result<(), AttachError> {
         lock(&self.inner).engine.attach_counter(ops, counter)
-    }
-
-    /// Posts send requests, by calls of the engine in `post`, and sends what comes of it.
-    pub fn post_send<T>(
-        &self,
-        work: &mut TxContext,
-        post: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
-    ) -> T {
-        self.turn(work, Act::Send, post)
-    }
-
-    /// Posts receive requests, by calls of the engine in `post`, and sends what comes of it.
-    pub fn post_recv<T>(
-        &self,
-        work: &mut TxContext,
-        post: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
-    ) -> T {
-        self.turn(work, Act::Aside, post)
     }
 
     /// Runs the timers that are due, and sends what comes of it.
@@ -286,11 +269,6 @@ impl Qp {
         }
         let Inner { engine, delayed_ack, tally, unacknowledged, sides, neighbor, .. } = &mut *inner;
         if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
-            if kind == Act::Modify {
-                // Packets show the queue pair again: those that have come are taken by now, and others wait for the lock.
-                sides.hide(reach, engine);
-            }
-            sides.absorb(reach, engine);
             work.memory.set_peer(sides.take_peer(reach, engine, kind == Act::Send));
         }
         work.sender.speak_for(self.qpn);
@@ -298,6 +276,14 @@ impl Qp {
         work.notifications.queue_behind(unacknowledged);
         let turn = work.memory.turn();
         let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
+        if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
+            if kind == Act::Modify {
+                // Packets show the queue pair again: those that have come are taken by now, and others wait for the lock.
+                sides.hide(reach, engine, &mut io);
+            }
+            sides.absorb(reach, engine);
+            sides.complete(engine, &mut io);
+        }
         let waits = delayed_ack.waits();
         match kind {
             Act::Send => {
@@ -314,6 +300,10 @@ impl Qp {
             Act::Aside | Act::Other | Act::Modify => {}
         }
         let result = act(engine, &mut io);
+        if io.memory.reaches_peer() {
+            engine.end_posting();
+            io.memory.leave_peer();
+        }
         let mut progress = Progress::Idle;
         // What the engine itself keeps back (`urxe_engine::quirks`) leaves when its time has come, all the same.
         let is_due = |engine: &QueuePair<_>| engine.kept_until().is_some_and(|at| at <= clock.now());
@@ -384,13 +374,14 @@ impl Qp {
         let (mut accepted, origin) = (false, Origin::from(run.headers()));
         let (mut marks, mut packets) = (Marks::of_class(run.headers().tclass), 0);
         let Inner { engine, tally, unacknowledged, last_ack, sides, .. } = inner;
-        if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
-            sides.absorb(reach, engine);
-        }
         work.notifications.queue_behind(unacknowledged);
-        work.notifications.hold_received();
         let _turn = work.memory.turn();
         let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
+        if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
+            sides.absorb(reach, engine);
+            sides.complete(engine, &mut io);
+        }
+        io.consumer.hold_received();
         for datagram in run.datagrams() {
             match &datagram.packet() {
                 Ok(packet) => {

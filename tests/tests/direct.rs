@@ -1,9 +1,13 @@
 //! One-sided requests that go straight to the memory of another process of the host (`URXE_DIRECT=1`).
 
+#[path = "direct/lists.rs"]
+mod lists;
 #[path = "direct/mappings.rs"]
 mod mappings;
 #[path = "direct/memory.rs"]
 mod memory;
+#[path = "direct/messages.rs"]
+mod messages;
 #[path = "direct/stopped.rs"]
 mod stopped;
 

@@ -52,6 +52,8 @@ pub struct QueuePair<H: Host> {
     attr: QpAttr,
     route: Option<Route<H>>,
     rq: VecDeque<RecvWr>,
+    /// Receive requests posted to it so far.
+    rq_posted: u64,
     /// The SRQ of the XRC request being carried out, or the last one, and its number.
     xrc_srq: Option<(Qpn, Srq<H>)>,
     send: SendSide<H>,
@@ -74,6 +76,7 @@ impl<H: Host> QueuePair<H> {
             config,
             route: None,
             rq: VecDeque::new(),
+            rq_posted: 0,
             xrc_srq: None,
             responder: Responder::default(),
             notification: NotificationPoint::default(),

@@ -4,8 +4,9 @@
 
 use alloc::vec::Vec;
 
-use super::{QpConfig, QpState, QpType, QueuePair, Route};
+use super::{QpConfig, QpState, QpType, QueuePair, Route, SendSide};
 use crate::host::{Host, Io};
+use crate::memory::Memory as _;
 use crate::work::{Data, PostError, Recipient, RecvWr, SendOp, SendWr, UdRecipient};
 
 impl<H: Host> QueuePair<H> {
@@ -46,6 +47,24 @@ impl<H: Host> QueuePair<H> {
         Ok(())
     }
 
+    /// Whether a host that reaches the peer could carry out a request at once that is posted now, and nothing would be left to do, since
+    /// nothing is queued, outstanding, owed or kept back.
+    pub fn goes_straight(&mut self) -> bool {
+        let SendSide::Reliable(requester) = &mut self.send else { return false };
+        self.state == QpState::Rts
+            && requester.is_idle()
+            && self.responder.responses.is_empty()
+            && !self.owes_selective()
+            && self.kept_until().is_none()
+    }
+
+    /// Ends a call that posts requests, on a host that reaches the peer: what it has carried out takes no room in the queue any more.
+    pub const fn end_posting(&mut self) {
+        if let SendSide::Reliable(requester) = &mut self.send {
+            requester.posted = 0;
+        }
+    }
+
     /// Posts several send requests, or none (`ibv_wr_complete(3)`); those on UD with a recipient. `wrs` is empty
     /// afterwards.
     ///
@@ -76,6 +95,7 @@ impl<H: Host> QueuePair<H> {
     ///
     /// # Errors
     /// Says what is wrong; the request is not queued then.
+    #[inline]
     pub fn post_recv(&mut self, io: &mut Io<'_, H>, wr: RecvWr) -> Result<(), PostError> {
         if !self.config.has_recv_queue() {
             return Err(PostError::NoRecvQueue);
@@ -90,6 +110,7 @@ impl<H: Host> QueuePair<H> {
             return Err(PostError::TooManySge);
         }
         self.rq.push_back(wr);
+        self.rq_posted += 1;
         if self.state == QpState::Err {
             self.flush_recv(io);
         } else if self.state.receives() {
@@ -98,13 +119,25 @@ impl<H: Host> QueuePair<H> {
         Ok(())
     }
 
-    /// Queues the request that was written in the vacant place.
+    /// Queues the request that was written in the vacant place, unless the host carries it out.
     #[inline(always)]
     fn take_in(&mut self, io: &mut Io<'_, H>, to: Option<UdRecipient<Route<H>>>) {
+        if io.memory.reaches_peer() && self.carry_out_posted(io) {
+            return;
+        }
         self.send.push(to);
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             self.send.flush(&self.config, io);
         }
+    }
+
+    /// Whether the host has carried out the request that was written in the vacant place.
+    #[inline]
+    fn carry_out_posted(&mut self, io: &mut Io<'_, H>) -> bool {
+        let Self { config, attr, send: SendSide::Reliable(requester), state: QpState::Rts, .. } = self else {
+            return false;
+        };
+        requester.carry_out_posted(config, attr, io)
     }
 
     /// Whether `count` send requests could be queued now.

@@ -8,9 +8,10 @@ use urxe_wire::Qpn;
 
 use super::copies::Peer;
 use super::file::{Offer, SharedFile};
-use super::mapping::{Mapping, TABLE};
+use super::mapping::{Mapping, Placed, WHOLE_TABLE};
+use super::receives::{Message, ReceiveWords, SharedReceive};
 use super::words::{QpWords, RegionWords, SharedQp, SharedRegion, Taken};
-use super::{QPS, REGIONS};
+use super::{QPS, RECEIVERS, REGIONS};
 use crate::route::Route;
 
 /// Queue pairs and regions of a device, as its peers see them.
@@ -31,6 +32,46 @@ struct Shown {
     qps: HashMap<usize, (Qpn, Arc<Route>)>,
     /// Keys of regions.
     regions: HashSet<u32>,
+    /// Places of receive WQEs.
+    receivers: HashSet<usize>,
+}
+
+/// Receive WQEs of one queue pair, as its peer sees them: the queue pair has their place until this is dropped.
+#[derive(Debug)]
+pub struct Receives {
+    export: Arc<Export>,
+    place: usize,
+    words: Placed<ReceiveWords>,
+}
+
+impl Receives {
+    /// Shows the receive WQE of an index, counted from 0. The one of [`SLOTS`](Self::SLOTS) before was taken.
+    pub fn show(&self, index: u64, receive: &SharedReceive) {
+        self.words.show(index, receive);
+    }
+
+    /// Whether the peer has put the `nth` message that came so, counted from 0, into a buffer.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, nth: u64) -> bool {
+        self.words.has(nth)
+    }
+
+    /// The `nth` message, if the peer has put it into the buffer.
+    #[inline]
+    #[must_use]
+    pub fn message(&self, nth: u64) -> Option<Message> {
+        self.words.message(nth)
+    }
+
+    /// Receive WQEs that are shown at most.
+    pub const SLOTS: u64 = super::receives::SLOTS as u64;
+}
+
+impl Drop for Receives {
+    fn drop(&mut self) {
+        self.export.shown().receivers.remove(&self.place);
+    }
 }
 
 impl Export {
@@ -40,7 +81,7 @@ impl Export {
     /// The error of the system call.
     pub fn new(file: &Arc<SharedFile>) -> io::Result<Self> {
         let at = file.take_table().ok_or(io::ErrorKind::StorageFull)?;
-        let table = Mapping::new(file.file()?, at, TABLE).inspect_err(|_| file.give_table_back(at))?;
+        let table = Mapping::new(file.file()?, at, WHOLE_TABLE).inspect_err(|_| file.give_table_back(at))?;
         Ok(Self { file: Arc::clone(file), at, table: Arc::new(table), shown: Mutex::default() })
     }
 
@@ -70,6 +111,26 @@ impl Export {
         }
         shown.qps.insert(place, (qpn, Arc::clone(route)));
         true
+    }
+
+    /// Has a queue pair that is not shown yet show its receive WQEs. `None`: another shows them in that place, or a peer of before is in
+    /// the middle of a copy still, and may say that it has put a message there.
+    pub fn receives(self: &Arc<Self>, qpn: Qpn) -> Option<Receives> {
+        let place = super::import::qp_place(qpn) % RECEIVERS;
+        let words = self.table.receives(0, place)?;
+        let mut shown = self.shown();
+        let is_left = (place..QPS).step_by(RECEIVERS).all(|qp| self.qp(qp).copying().is_none());
+        if !is_left || !shown.receivers.insert(place) {
+            return None;
+        }
+        words.clear();
+        Some(Receives { export: Arc::clone(self), place, words })
+    }
+
+    /// The version of a region that is shown.
+    #[must_use]
+    pub fn region_version(&self, key: u32) -> Option<u64> {
+        self.region(key)?.read().map(|(version, _)| version)
     }
 
     /// Hides a queue pair that was shown. Returns the version that it has until its place is used again.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, fallocate, fstat};
 
 use super::copies::Copies;
-use super::mapping::{FILE, TABLE};
+use super::mapping::{FILE, WHOLE_TABLE};
 use crate::ipc::credentials::file_may_have;
 use crate::ipc::sealed_file;
 use crate::sys::identity::Identity;
@@ -126,7 +126,7 @@ impl SharedFile {
     /// Takes a table: new, or one in which all is hidden.
     pub(super) fn take_table(&self) -> Option<u64> {
         let known = self.parts.lock().unwrap_or_else(PoisonError::into_inner).tables.pop();
-        known.or_else(|| self.take(TABLE))
+        known.or_else(|| self.take(WHOLE_TABLE))
     }
 
     /// Gives back a table, in which all is hidden.
@@ -189,7 +189,7 @@ mod tests {
         let table = file.take_table().unwrap();
         rustix::io::pwrite(&file.file, &[1], table).unwrap();
         file.give_table_back(table);
-        assert_ne!(file.take(TABLE), Some(table));
+        assert_ne!(file.take(WHOLE_TABLE), Some(table));
         assert_eq!(file.take_table(), Some(table));
         let mut byte = [0];
         rustix::io::pread(&file.file, &mut byte, table).unwrap();

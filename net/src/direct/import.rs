@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urxe_wire::Qpn;
 
 use super::file::SharedFile;
-use super::mapping::{Mapping, TABLE};
-use super::words::{SharedQp, SharedRegion, Taken};
+use super::mapping::{Mapping, Placed, WHOLE_TABLE};
+use super::receives::ReceiveWords;
+use super::words::{QpWords, RegionWords, SharedQp, SharedRegion};
 use super::{QPS, REGIONS};
 use crate::ipc::credentials::Credentials;
 use crate::ipc::sealed_file;
@@ -45,7 +46,7 @@ pub struct Import {
 pub struct Seen<T> {
     /// Words that were seen.
     pub value: T,
-    version: u64,
+    pub(super) version: u64,
 }
 
 impl Import {
@@ -57,7 +58,7 @@ impl Import {
         others: &[Arc<Self>],
     ) -> io::Result<Self> {
         sealed_file::check(file, SharedFile::SIZE)?;
-        if !table.is_multiple_of(128) || table.checked_add(TABLE).is_none_or(|end| end > SharedFile::SIZE) {
+        if !table.is_multiple_of(128) || table.checked_add(WHOLE_TABLE).is_none_or(|end| end > SharedFile::SIZE) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let identity = Identity::of(file.as_raw_fd())?;
@@ -92,81 +93,36 @@ impl Import {
         self.is_dead.store(true, Ordering::Relaxed);
     }
 
-    fn qp(&self, qpn: Qpn) -> &super::words::QpWords {
-        &self.mapping.table(self.table).0[qp_place(qpn)]
-    }
-
     /// A queue pair, if it is shown.
     pub fn find_qp(&self, qpn: Qpn) -> Option<Seen<SharedQp>> {
-        let (version, value) = self.qp(qpn).read()?;
+        let (version, value) = self.mapping.table(self.table).0[qp_place(qpn)].read()?;
         (value.numbers & 0xFF_FFFF == u64::from(qpn.get())).then_some(Seen { value, version })
     }
 
-    /// Whether the queue pair is shown as it was seen.
-    #[inline]
-    pub fn is_current(&self, qpn: Qpn, seen: &Seen<SharedQp>) -> bool {
-        self.qp(qpn).is(seen.version)
+    /// The words of a queue pair.
+    pub(super) fn qp(&self, qpn: Qpn) -> Option<Placed<QpWords>> {
+        Placed::new(&self.mapping, self.table, |qps, _| qps.get(qp_place(qpn)))
     }
 
-    /// PSN that the responder of a queue pair expects, less the PSNs that were taken.
-    #[inline]
-    pub fn base(&self, qpn: Qpn) -> u64 {
-        self.qp(qpn).base()
+    /// The receive WQEs of a queue pair that shows them.
+    pub(super) fn receives(&self, qpn: Qpn) -> Option<Placed<ReceiveWords>> {
+        self.mapping.open_receives(self.table, qp_place(qpn)).ok()?;
+        self.mapping.receives(self.table, qp_place(qpn))
     }
 
-    /// Requests that were taken.
-    pub fn taken(&self, qpn: Qpn) -> Taken {
-        self.qp(qpn).taken()
-    }
-
-    /// Says what was taken, by the queue pair's only peer.
-    #[inline]
-    pub fn set_taken(&self, qpn: Qpn, taken: &Taken) {
-        self.qp(qpn).set_taken(taken);
-    }
-
-    /// A region, if it is shown. Its memory may be accessed from now on, as [`at_region`](Self::at_region) allows; an access that faults
-    /// is one to memory that has to be found again.
-    pub fn find_region(&self, key: u32) -> Option<Seen<SharedRegion>> {
-        let words = self.mapping.table(self.table).1.get(region_place(key)?)?;
+    /// A region, if it is shown, and its words. Its memory may be accessed from now on, as these allow; an access that faults is one
+    /// to memory that has to be found again.
+    pub(super) fn find_region(&self, key: u32) -> Option<(Placed<RegionWords>, Seen<SharedRegion>)> {
+        let place = region_place(key)?;
+        let words = Placed::new(&self.mapping, self.table, |_, regions| regions.get(place))?;
         let (version, value) = words.read()?;
         let is_it = value.name & 0xFFFF_FFFF == u64::from(key) && self.mapping.open(value.at, value.length);
-        is_it.then_some(Seen { value, version })
+        is_it.then_some((words, Seen { value, version }))
     }
 
-    /// Whether the region is shown as it was seen.
-    #[inline]
-    pub fn is_region(&self, key: u32, seen: &Seen<SharedRegion>) -> bool {
-        let words = region_place(key).and_then(|place| self.mapping.table(self.table).1.get(place));
-        words.is_some_and(|words| words.is(seen.version))
-    }
-
-    /// The address here of so many bytes of the file.
-    #[inline]
-    pub fn address(&self, at: u64, length: u64) -> Option<u64> {
-        let end = at.checked_add(length)?;
-        (end <= self.mapping.len()).then(|| self.mapping.address() + at)
-    }
-
-    /// Runs `copy` while the region stays what was seen; the queue pair is locked by its peer, who calls. `copy` may ask from
-    /// time to time whether it should go on. `None`: queue pair or region are not what they were.
-    #[inline]
-    pub fn at_region<T>(
-        &self,
-        qpn: Qpn,
-        qp: &Seen<SharedQp>,
-        key: u32,
-        region: &Seen<SharedRegion>,
-        copy: impl FnOnce(&dyn Fn() -> bool) -> Option<T>,
-    ) -> Option<T> {
-        let words = self.qp(qpn);
-        let region_words = self.mapping.table(self.table).1.get(region_place(key)?)?;
-        if !words.enter(qp.version, region_words, region.version, key) {
-            return None;
-        }
-        let copied = copy(&|| words.is(qp.version) && region_words.is(region.version));
-        words.leave();
-        copied
+    /// The address here of the first byte of the file, and its length.
+    pub(super) fn file(&self) -> (u64, u64) {
+        (self.mapping.address(), self.mapping.len())
     }
 }
 

@@ -1,16 +1,22 @@
 //! Mapped parts of a shared file.
 
+use core::ops::Deref;
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::receives::ReceiveWords;
 use super::words::{QpWords, RegionWords};
-use super::{QPS, REGIONS};
+use super::{QPS, RECEIVERS, REGIONS};
 
-/// Bytes of a table.
+/// Bytes of a table without the receive WQEs of its queue pairs.
 pub(super) const TABLE: u64 = (QPS * size_of::<QpWords>() + REGIONS * size_of::<RegionWords>()) as u64;
+/// Where the receive WQEs begin behind a table: they are opened when they are needed.
+pub(super) const RECEIVES: u64 = TABLE.next_multiple_of(UNIT);
+/// Bytes of a table with all.
+pub(super) const WHOLE_TABLE: u64 = RECEIVES + (RECEIVERS * size_of::<ReceiveWords>()) as u64;
 
 /// Bytes of a shared file.
 pub(super) const FILE: u64 = 1 << 36;
@@ -124,7 +130,11 @@ impl Mapping {
 
     /// Opens a table of a file of another process, for good.
     pub(super) fn open_table(&self, at: u64) -> io::Result<()> {
-        let Some(run) = self.units(at, TABLE) else { return Err(io::ErrorKind::InvalidData.into()) };
+        self.open_for_good(at, TABLE)
+    }
+
+    fn open_for_good(&self, at: u64, length: u64) -> io::Result<()> {
+        let Some(run) = self.units(at, length) else { return Err(io::ErrorKind::InvalidData.into()) };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.protect(run, libc::PROT_READ | libc::PROT_WRITE) {
             return Err(io::Error::last_os_error());
@@ -132,6 +142,25 @@ impl Mapping {
         insert(&mut open.tables, run);
         open.change(|runs| insert(runs, run));
         Ok(())
+    }
+
+    /// Opens the receive WQEs of the queue pair at `place` of the table at `at` in a file of another process, for good.
+    pub(super) fn open_receives(&self, at: u64, place: usize) -> io::Result<()> {
+        let (start, size) = receives_at(at, place).ok_or(io::ErrorKind::InvalidData)?;
+        self.open_for_good(start, size)
+    }
+
+    /// The receive WQEs of the queue pair at `place` of the table at `at`. In a file of another process they are
+    /// [open](Self::open_receives).
+    pub(super) fn receives(self: &Arc<Self>, at: u64, place: usize) -> Option<Placed<ReceiveWords>> {
+        let (at, size) = receives_at(at, place)?;
+        if !at.is_multiple_of(64) || at.checked_add(size)? > self.len() {
+            return None;
+        }
+        // SAFETY: within the mapping, aligned, and open as long as it is there. Any bytes are a value, and whoever else accesses them does
+        // so by atomics, or breaks only what it is told.
+        let words = unsafe { self.start.add(usize::try_from(at).ok()?) }.cast();
+        Some(Placed { words, _mapping: Arc::clone(self) })
     }
 
     /// Opens a part of a file of another process to accesses. It may be closed again when others are opened: an access faults then.
@@ -203,6 +232,40 @@ impl Mapping {
     }
 }
 
+/// A queue pair's or region's words in a mapping, which is there for as long.
+#[derive(Debug)]
+pub(super) struct Placed<T> {
+    words: NonNull<T>,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: a reference to words that any thread, and another process, may access by atomics, and to the mapping that has them.
+unsafe impl<T: Sync> Send for Placed<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Placed<T> {}
+
+impl<T> Placed<T> {
+    /// Words that `find` finds in the table at `at`.
+    pub(super) fn new(
+        mapping: &Arc<Mapping>,
+        at: u64,
+        find: impl for<'a> FnOnce(&'a [QpWords; QPS], &'a [RegionWords; REGIONS]) -> Option<&'a T>,
+    ) -> Option<Self> {
+        let (qps, regions) = mapping.table(at);
+        Some(Self { words: NonNull::from(find(qps, regions)?), _mapping: Arc::clone(mapping) })
+    }
+}
+
+impl<T> Deref for Placed<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: was a reference to a part of the mapping, which is there as long as this.
+        unsafe { self.words.as_ref() }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing borrowed from `self` is left.
@@ -221,6 +284,12 @@ impl Open {
         change(&mut self.runs);
         RUNS.fetch_add(self.runs.len().wrapping_sub(before), Ordering::Relaxed);
     }
+}
+
+/// Where the receive WQEs of the queue pair at `place` of the table at `at` are, and how many bytes.
+fn receives_at(at: u64, place: usize) -> Option<(u64, u64)> {
+    let size = size_of::<ReceiveWords>() as u64;
+    Some((at.checked_add(RECEIVES + (place % RECEIVERS) as u64 * size)?, size))
 }
 
 /// Adds a run to runs that do not touch one another.

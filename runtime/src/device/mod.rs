@@ -43,11 +43,12 @@ use super::raw::Raw;
 use super::run_queue::RunQueue;
 use super::srq::XrcSrqs;
 use super::timers::Timers;
-use crate::counters::InsideTraffic;
+use crate::counters::{DirectTraffic, InsideTraffic};
 use crate::direct::Reach;
 use crate::event::{EventSink, EventType};
 use crate::interceptor::{self, Interceptor};
 use crate::limits;
+use crate::memory::kept::Kept;
 use crate::memory::region_cache::RegionCache;
 use crate::memory::regions::Regions;
 use crate::memory::shared_pages;
@@ -107,9 +108,11 @@ pub struct Device {
     /// Queue pairs whose packets found no room.
     pub(super) backpressure: Backpressure,
     /// Transmit contexts.
-    contexts: Contexts,
+    contexts: Arc<Contexts>,
     /// Traffic that each of them has handed from one queue pair of this process to another.
     inside: Mutex<Vec<Arc<InsideTraffic>>>,
+    /// Requests that each of them has carried out at peers' memory.
+    carried_out: Mutex<Vec<Arc<DirectTraffic>>>,
     counters: Arc<Counters>,
     /// Whether `counters` have been added to `final_counters`.
     is_settled: AtomicBool,
@@ -179,6 +182,8 @@ impl Device {
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let policy = ProgressPolicy::new().map_err(|source| PortError::os("make a timer", source))?;
         let counters = Arc::new(Counters::default());
+        let contexts = Arc::<Contexts>::default();
+        regions.keep_by(Arc::<Contexts>::downgrade(&contexts));
         let new = Self {
             name: name.to_owned(),
             token: Mutex::new(Token::new(receiver)),
@@ -193,8 +198,9 @@ impl Device {
             unfinished: RunQueue::default(),
             has_unfinished: AtomicBool::new(false),
             backpressure: Backpressure::default(),
-            contexts: Contexts::default(),
+            contexts,
             inside: Mutex::default(),
+            carried_out: Mutex::default(),
             is_settled: AtomicBool::new(false),
             counters,
             interceptor,
@@ -218,19 +224,25 @@ impl Device {
             lost: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         };
-        lock(&new.token).work = Some(new.new_work());
+        lock(&new.token).work = Some(new.new_work(None));
         Ok(new)
     }
 
-    fn new_work(&self) -> TxContext {
+    /// A context; one that is lent by a lock says in `kept` which region it keeps.
+    fn new_work(&self, kept: Option<&Arc<Kept>>) -> TxContext {
         let interceptor = self.interceptor.clone();
         let notifications =
             PendingNotifications::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs), interceptor.clone());
         let inside = Inside::default();
         lock(&self.inside).push(Arc::clone(&inside.traffic));
+        let memory = self.memory();
+        lock(&self.carried_out).push(Arc::clone(memory.direct()));
         TxContext {
             sender: Sender::new(Arc::clone(&self.port), interceptor),
-            memory: self.memory(),
+            memory: match kept {
+                Some(kept) => memory.keeping(Arc::clone(kept)),
+                None => memory,
+            },
             notifications,
             inside,
         }
@@ -301,7 +313,11 @@ impl Device {
             let locks = if name == "contended_locks" { crate::contended_locks() } else { 0 };
             (name, value + parts + locks)
         });
-        port.chain(self.counters.named())
+        let carried_out = lock(&self.carried_out).clone();
+        let own = self.counters.named().map(move |(name, value)| {
+            (name, value + carried_out.iter().map(|traffic| traffic.part_of(name)).sum::<u64>())
+        });
+        port.chain(own)
     }
 
     /// The device is about to go, and its counters with it: those who look at sysfs want to see them still.
@@ -316,8 +332,8 @@ impl Device {
     /// The parts that requests without packets need, if peers may make them.
     #[inline]
     pub(crate) fn direct(&self) -> Option<Reach<'_>> {
-        let export = self.export.as_deref()?;
-        Some(Reach { export, net: &self.port, counters: &self.counters })
+        let export = self.export.as_ref()?;
+        Some(Reach { export, regions: &self.regions, net: &self.port, counters: &self.counters })
     }
 
     /// Whether peers of this user and host may reach registered memory themselves.
@@ -347,7 +363,7 @@ impl Device {
     /// Lends what sending needs.
     #[inline]
     pub fn with_work<T>(&self, then: impl FnOnce(&mut TxContext) -> T) -> T {
-        self.contexts.lend(|| self.new_work(), then)
+        self.contexts.lend(|kept| self.new_work(kept), then)
     }
 
     pub(super) fn add_qp(&self, qp: Arc<Qp>) {

@@ -5,10 +5,17 @@
 //! that start a thread for each request make no more contexts than they have threads at a time.
 
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::thread;
+
+use urxe_engine::Key;
 
 use super::TxContext;
+use crate::memory::faultable_copy;
+use crate::memory::kept::Kept;
+use crate::memory::regions::Keepers;
 use crate::{lock, try_lock};
 
 /// Places, one for each bit of [`TAKEN`].
@@ -20,11 +27,15 @@ static TAKEN: AtomicU32 = AtomicU32::new(0);
 /// A context in cache lines of its own (processors fetch them in pairs).
 #[derive(Debug)]
 #[repr(align(128))]
-struct Place<T>(Mutex<Option<T>>);
+struct Place<T> {
+    context: Mutex<Option<T>>,
+    /// The region that the context keeps.
+    kept: Arc<Kept>,
+}
 
 impl<T> Default for Place<T> {
     fn default() -> Self {
-        Self(Mutex::new(None))
+        Self { context: Mutex::new(None), kept: Arc::new(Kept::none()) }
     }
 }
 
@@ -80,6 +91,8 @@ fn place() -> usize {
 
 #[cold]
 fn new_place() -> usize {
+    // Contexts keep regions, at which they copy with no more ado.
+    faultable_copy::admit();
     static SHARED: AtomicUsize = AtomicUsize::new(0);
     // A thread that is about to end keeps none: it shares one.
     let own = OWN.try_with(|own| {
@@ -105,22 +118,34 @@ pub(crate) fn in_child() {
 }
 
 impl<T> Contexts<T> {
-    /// Lends a context, which `make` makes if there is none.
+    /// Lends a context, which `make` makes if there is none. One that has a lock of its own may keep a region.
     #[inline]
-    pub(super) fn lend<R>(&self, make: impl FnOnce() -> T, then: impl FnOnce(&mut T) -> R) -> R {
-        match self.places.get(place()).and_then(|place| try_lock(&place.0)) {
-            Some(mut own) => then(own.get_or_insert_with(make)),
+    pub(super) fn lend<R>(&self, make: impl FnOnce(Option<&Arc<Kept>>) -> T, then: impl FnOnce(&mut T) -> R) -> R {
+        let place = self.places.get(place());
+        match place.and_then(|place| Some((try_lock(&place.context)?, &place.kept))) {
+            Some((mut own, kept)) => then(own.get_or_insert_with(|| make(Some(kept)))),
             None => self.lend_spare(make, then),
         }
     }
 
     #[cold]
-    fn lend_spare<R>(&self, make: impl FnOnce() -> T, then: impl FnOnce(&mut T) -> R) -> R {
+    fn lend_spare<R>(&self, make: impl FnOnce(Option<&Arc<Kept>>) -> T, then: impl FnOnce(&mut T) -> R) -> R {
         let another = lock(&self.spare).pop();
-        let mut spare = another.unwrap_or_else(make);
+        let mut spare = another.unwrap_or_else(|| make(None));
         let result = then(&mut spare);
         lock(&self.spare).push(spare);
         result
+    }
+}
+
+impl<T: fmt::Debug + Send> Keepers for Contexts<T> {
+    fn wait(&self, key: Key) {
+        for Place { context, kept } in &self.places {
+            // Its lock alone: whoever else has it may have changed the key, and wait for this caller's.
+            while kept.is(key.0) && matches!(context.try_lock(), Err(TryLockError::WouldBlock)) {
+                thread::yield_now();
+            }
+        }
     }
 }
 
@@ -141,7 +166,7 @@ mod tests {
         thread::scope(|scope| {
             let start = |_| {
                 scope.spawn(|| {
-                    contexts.lend(|| _ = made.fetch_add(1, Ordering::Relaxed), |()| ());
+                    contexts.lend(|_| _ = made.fetch_add(1, Ordering::Relaxed), |()| ());
                     all_there.wait();
                 })
             };
@@ -173,13 +198,40 @@ mod tests {
         assert!((1..=3 * PLACES).contains(&made), "{made}");
     }
 
+    /// Deregistration waits for the turn of a context that keeps the region, and for no other.
+    #[test]
+    fn a_context_that_keeps_a_region_is_waited_for() {
+        let _alone = lock(&ALONE);
+        let (contexts, is_over) = (Contexts::<Arc<Kept>>::default(), AtomicUsize::new(0));
+        let (begun, goes_on) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                contexts.lend(
+                    |kept| kept.map(Arc::clone).unwrap(),
+                    |kept| {
+                        kept.set(7);
+                        begun.wait();
+                        goes_on.wait();
+                        is_over.store(1, Ordering::Relaxed);
+                    },
+                );
+            });
+            begun.wait();
+            contexts.wait(Key(8));
+            assert_eq!(is_over.load(Ordering::Relaxed), 0);
+            goes_on.wait();
+            contexts.wait(Key(7));
+            assert_eq!(is_over.load(Ordering::Relaxed), 1);
+        });
+    }
+
     /// A destructor of a thread-local value may send, when the thread's place has been given back.
     #[test]
     fn a_thread_that_ends_gets_a_context() {
         struct AtEnd<'a>(&'a Contexts<u32>);
         impl Drop for AtEnd<'_> {
             fn drop(&mut self) {
-                self.0.lend(|| 0, |count| *count += 1);
+                self.0.lend(|_| 0, |count| *count += 1);
             }
         }
         thread_local! {
@@ -188,10 +240,10 @@ mod tests {
         let contexts: &'static Contexts<u32> = Box::leak(Box::default());
         let thread = thread::spawn(|| {
             AT_END.set(Some(AtEnd(contexts)));
-            contexts.lend(|| 0, |count| *count += 1);
+            contexts.lend(|_| 0, |count| *count += 1);
         });
         thread.join().unwrap();
-        let lent = |place: &Place<u32>| lock(&place.0).unwrap_or(0);
+        let lent = |place: &Place<u32>| lock(&place.context).unwrap_or(0);
         assert_eq!(contexts.places.iter().map(lent).sum::<u32>(), 2);
     }
 }

@@ -2,25 +2,29 @@
 //! memory itself ([`urxe_net::direct`]).
 //!
 //! - `target` and `region`: which queue pairs and regions a device shows to its peers;
+//! - `inlet`: receive WQEs that peers fill;
 //! - `requester`: a request that is carried out at the peer's memory, checked as the peer's responder would.
 //!
 //! A request that the responder would refuse, or that cannot be seen to be granted, goes by packets. So does all that comes while a
 //! packet is outstanding.
 
+mod inlet;
 pub(crate) mod region;
 mod requester;
 mod target;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use urxe_engine::{QpState, QpType, QueuePair};
+use urxe_engine::{Io, QpState, QpType, QueuePair};
 use urxe_net::Port;
 use urxe_net::direct::Export;
 use urxe_status::Counters;
 use urxe_wire::{Gid, Qpn};
 
 use crate::host::DeviceHost;
+use crate::memory::regions::Regions;
+use crate::qp::Qp;
 pub(crate) use requester::Attachment;
 use target::{Hidden, Shown};
 
@@ -31,14 +35,16 @@ const RARELY: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach<'a> {
     /// Table in which peers see queue pairs and regions.
-    pub(crate) export: &'a Export,
+    pub(crate) export: &'a Arc<Export>,
+    pub(crate) regions: &'a Regions,
     pub(crate) net: &'a Port,
     pub(crate) counters: &'a Arc<Counters>,
 }
 
 /// Both sides of a queue pair, on a device that does this.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sides {
+    qp: Weak<Qp>,
     shown: Option<Shown>,
     hidden: Option<Box<Hidden>>,
     peer: Option<Box<Attachment>>,
@@ -47,6 +53,19 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
+    /// Sides of this queue pair, which no peer sees yet.
+    pub(crate) const fn new(qp: Weak<Qp>) -> Self {
+        Self { qp, shown: None, hidden: None, peer: None, looks: 0 }
+    }
+
+    /// Completes receive WQEs that the peer has filled.
+    #[inline]
+    pub(crate) fn complete(&self, engine: &mut QueuePair<DeviceHost>, io: &mut Io<'_, DeviceHost>) {
+        if let Some(shown) = &self.shown {
+            shown.complete(engine, io);
+        }
+    }
+
     /// Takes the peer for a turn, if its memory is within reach.
     #[inline]
     pub(crate) fn take_peer(
@@ -62,6 +81,18 @@ impl Sides {
                 return find_peer(reach, engine).map(Box::new);
             }
         }
+        self.peer.take()
+    }
+
+    /// Whether the peer's memory was within reach at the end of the last turn.
+    #[inline]
+    pub(crate) const fn has_peer(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// Takes the peer for a turn, if its memory was within reach.
+    #[inline]
+    pub(crate) const fn lend_peer(&mut self) -> Option<Box<Attachment>> {
         self.peer.take()
     }
 
@@ -90,10 +121,10 @@ impl Sides {
     #[inline]
     pub(crate) fn update(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>) {
         match &mut self.shown {
-            Some(shown) if engine.state().receives() => shown.tell(reach.export, engine),
+            Some(shown) if engine.state().receives() => shown.tell(reach, engine),
             // Nobody waits where packets are received.
-            Some(_) => self.end(reach, engine, false),
-            None if self.hidden.is_none() => self.shown = Shown::new(reach.export, engine),
+            Some(_) => self.end(reach, engine, None),
+            None if self.hidden.is_none() => self.shown = Shown::new(reach, engine, &self.qp),
             None => {}
         }
         // The PSNs of another connection are others.
@@ -103,14 +134,16 @@ impl Sides {
     }
 
     /// Hides the queue pair, and waits until its peer does nothing by itself any more, unless that is stopped in the middle of a copy.
-    pub(crate) fn hide(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>) {
-        self.end(reach, engine, true);
+    /// Messages that have come until then are completed.
+    pub(crate) fn hide(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>, io: &mut Io<'_, DeviceHost>) {
+        self.end(reach, engine, Some(io));
     }
 
-    fn end(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>, waits: bool) {
+    /// Hides it; without `io` nobody is waited for, and nothing completed.
+    fn end(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>, io: Option<&mut Io<'_, DeviceHost>>) {
         match self.shown.take() {
-            Some(shown) => self.hidden = shown.hide(reach.export, engine, reach.counters, waits).map(Box::new),
-            None if waits => reach.export.wait(),
+            Some(shown) => self.hidden = shown.hide(reach, engine, io).map(Box::new),
+            None if io.is_some() => reach.export.wait(),
             None => {}
         }
     }
@@ -122,11 +155,15 @@ fn find_peer(reach: Reach<'_>, engine: &QueuePair<DeviceHost>) -> Option<Attachm
     let (dest, config) = (engine.dest_qpn(), engine.config());
     let (import, seen) = reach.net.find_shown(dest, route)?;
     let (_, peer_kind) = split(seen.value.limits);
+    let peer_kind = peer_kind & !RECEIVES;
     let is_peer = seen.value.numbers == numbers(dest, config.qpn)
         && seen.value.addresses == digest(route.remote(), route.local())
         && Some(peer_kind) == kind(config.qp_type);
-    is_peer.then(|| Attachment::new(import, dest, seen, Arc::clone(reach.counters)))?
+    is_peer.then(|| Attachment::new(import, dest, &seen))?
 }
+
+/// Set beside the type of a queue pair that shows its receive WQEs.
+const RECEIVES: u32 = 1 << 8;
 
 /// Number of a type of queue pair that may be a target.
 const fn kind(qp_type: QpType) -> Option<u32> {

@@ -7,56 +7,52 @@ use urxe_engine::{
     Access, Accessor, Data, DirectOutcome, DirectRequest, Key, Memory, Pd, Region, RegionKind, Remote, SendOp, Sge,
     WcStatus,
 };
-use urxe_net::direct::{Import, Seen, SharedQp, SharedRegion, Taken};
-use urxe_status::Counters;
+use urxe_net::direct::{Found, Import, Message, Seen, SharedQp, SharedRegion, Visit};
 use urxe_wire::{FlushLevel, Qpn};
 
-use super::{PSN, region, split};
+use super::{PSN, RECEIVES, region, split};
 use crate::memory::faultable_copy;
 
 /// Requests between two questions to the system whether the peer is there: a program that finds its completions at once never looks
 /// at sockets, where it would be told.
-const LOOK: u32 = 64;
+const LOOK: u32 = 256;
 /// Bytes between two looks whether the region is still what it was.
 const CHUNK: u64 = 256 << 10;
 
 /// The peer of a queue pair, and its memory.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    import: Arc<Import>,
+    visit: Visit,
     /// The peer.
     dest: Qpn,
-    seen: Seen<SharedQp>,
     /// The peer as an accessor of its regions.
     by: Accessor,
     /// Rights that it gives to this queue pair.
     access: Access,
     /// READs and atomics that it takes.
     resources: u32,
-    /// Requests carried out so far, those of earlier attachments included.
-    taken: Taken,
     /// The region of the last request.
-    region: Option<(Region, Seen<SharedRegion>)>,
+    region: Option<(Region, Found)>,
+    /// The region of the receive buffer that was filled last.
+    buffers: Option<Found>,
     /// Requests until the next question whether the peer is there.
     unasked: u32,
-    counters: Arc<Counters>,
 }
 
 impl Attachment {
     /// The peer of a queue pair with this number, if it is there.
-    pub(super) fn new(import: Arc<Import>, dest: Qpn, seen: Seen<SharedQp>, counters: Arc<Counters>) -> Option<Self> {
+    pub(super) fn new(import: Arc<Import>, dest: Qpn, seen: &Seen<SharedQp>) -> Option<Self> {
         let (pd, access) = split(seen.value.rights);
         let (resources, _) = split(seen.value.limits);
-        import.look().then(|| Self {
-            taken: import.taken(dest),
+        let (_, kind) = split(seen.value.limits);
+        Some(Self {
+            visit: Visit::new(import, dest, seen, kind & RECEIVES != 0)?,
             by: Accessor::Remote(Pd(pd), dest),
             access: Access::from_bits(access),
             region: None,
+            buffers: None,
             unasked: LOOK,
-            counters,
-            import,
             dest,
-            seen,
             resources,
         })
     }
@@ -64,68 +60,102 @@ impl Attachment {
     /// Whether the peer is shown as it was.
     #[inline]
     pub(super) fn is_current(&self) -> bool {
-        self.import.is_alive() && self.import.is_current(self.dest, &self.seen)
+        self.visit.is_current()
     }
 
-    /// Carries a request out, if the peer's responder would.
+    /// Whether receive buffers may be within reach.
+    #[inline]
+    pub(crate) const fn shows_receives(&self) -> bool {
+        self.visit.shows_receives()
+    }
+
+    /// Carries a request out, if the peer's responder would. The peer may wait until [`leave`](Self::leave).
     #[inline]
     pub(crate) fn carry_out(&mut self, memory: &impl Memory, request: &DirectRequest<'_>) -> DirectOutcome {
         self.try_to(memory, request).unwrap_or(DirectOutcome::ByPackets)
     }
 
+    #[inline]
     fn try_to(&mut self, memory: &impl Memory, request: &DirectRequest<'_>) -> Option<DirectOutcome> {
-        let DirectRequest { pd, dest_qpn, op, data, length, psn, packets } = *request;
-        let is_next = self.import.base(self.dest).wrapping_add(self.taken.psns) & PSN == u64::from(psn.get());
+        let DirectRequest { pd, dest_qpn, op, data, length, psn, packets, .. } = *request;
+        let is_next = self.visit.expected_psn() & PSN == u64::from(psn.get());
         if dest_qpn != self.dest || !is_next || !self.is_there() {
             return None;
         }
+        if op.is_plain_send() {
+            return self.send(memory, request);
+        }
         let (remote, access, length) = self.asks(op, length)?;
-        let (region, seen) = self.region(remote)?;
+        if !self.region.as_ref().is_some_and(|(_, found)| found.is(remote.r_key.0)) {
+            self.find_region(remote.r_key.0)?;
+        }
+        let (region, found) = self.region.as_ref()?;
         let (va, length) = match op {
             SendOp::Flush { how, .. } if how.level == FlushLevel::Region => (region.iova, region.length),
             _ => (remote.addr, length),
         };
         let offset = region.check(self.by, access, va, length).ok()?;
-        let at = self.import.address(offset, length)?;
+        let at = self.visit.address(offset, length)?;
         if op.is_eight_bytes() && !at.is_multiple_of(8) {
             return None;
         }
-        faultable_copy::admit();
-        let local = Local { memory, pd, data };
-        let taken = Taken {
-            psns: self.taken.psns.wrapping_add(packets.into()),
-            messages: self.taken.messages.wrapping_add(1),
-            bytes: self.taken.bytes.wrapping_add(length),
-        };
-        let outcome = self.import.at_region(self.dest, &self.seen, remote.r_key.0, &seen, |goes_on| {
-            let outcome = local.carry_out(op, at, length, goes_on)?;
+        let visit = &mut self.visit;
+        let outcome = visit.enter(found).then(|| {
+            let outcome = Local { memory, pd, data }.carry_out(op, at, length, || visit.goes_on(found))?;
             // What cannot be done twice is done, whatever has been hidden meanwhile.
-            if !op.is_eight_bytes() && !goes_on() {
-                return None;
-            }
-            self.import.set_taken(self.dest, &taken);
-            Some(outcome)
+            (op.is_eight_bytes() || visit.goes_on(found)).then_some(outcome)
         });
-        let Some(outcome) = outcome else {
+        let Some(outcome) = outcome.flatten() else {
             // Its memory may have been closed for the sake of others.
             self.region = None;
             return None;
         };
-        self.taken = taken;
-        crate::counters::bump(&self.counters.direct_requests);
-        self.counters.direct_bytes.fetch_add(length, Ordering::Relaxed);
+        visit.took(packets, length);
         Some(outcome)
+    }
+
+    /// Puts a message into the peer's next receive buffer, if it is there and large enough.
+    #[inline]
+    fn send(&mut self, memory: &impl Memory, request: &DirectRequest<'_>) -> Option<DirectOutcome> {
+        let DirectRequest { pd, op, data, length, solicited, packets, .. } = *request;
+        let receive = self.visit.receive().filter(|receive| length <= receive.length)?;
+        if !self.buffers.as_ref().is_some_and(|found| found.holds(&receive)) {
+            self.buffers = self.visit.find(receive.key).filter(|found| found.holds(&receive));
+        }
+        let found = self.buffers.as_ref()?;
+        let at = self.visit.address(receive.at, length.into())?;
+        let visit = &mut self.visit;
+        let is_done = visit.enter(found) && {
+            let goes_on = || visit.goes_on(found);
+            Local { memory, pd, data }.write(at, length.into(), goes_on).is_some() && goes_on()
+        };
+        if !is_done {
+            self.buffers = None;
+            return None;
+        }
+        let imm = if let SendOp::SendWithImmediate(imm) = op { Some(u32::from_ne_bytes(imm.0)) } else { None };
+        visit.put(&Message { length, imm, solicited });
+        visit.took(packets, length.into());
+        Some(DirectOutcome::Done)
+    }
+
+    /// Leaves the peer's memory: nobody waits for this any more. Returns the requests carried out since the last time, and their bytes.
+    #[inline]
+    pub(crate) fn leave(&mut self) -> (u64, u64) {
+        self.visit.leave()
     }
 
     /// Whether the peer is there: asked of the system now and then.
     #[inline]
     fn is_there(&mut self) -> bool {
         self.unasked = self.unasked.saturating_sub(1);
-        if self.unasked > 0 {
-            return self.import.is_alive();
-        }
+        self.unasked > 0 || self.look()
+    }
+
+    #[cold]
+    fn look(&mut self) -> bool {
         self.unasked = LOOK;
-        self.import.look()
+        self.visit.look()
     }
 
     /// The memory, rights and bytes that a request asks for. `None`: it goes by packets.
@@ -151,26 +181,17 @@ impl Attachment {
         ))
     }
 
-    /// The region that a request names. It may be hidden meanwhile.
-    #[inline]
-    fn region(&mut self, remote: Remote) -> Option<(Region, Seen<SharedRegion>)> {
-        let key = remote.r_key.0;
-        match &self.region {
-            Some((region, seen)) if region.key.0 == key && self.import.is_region(key, seen) => {}
-            _ => self.region = Some(self.find_region(key)?),
-        }
-        self.region.clone()
-    }
-
+    /// Finds the region that a request names. It may be hidden meanwhile.
     #[cold]
-    fn find_region(&self, key: u32) -> Option<(Region, Seen<SharedRegion>)> {
-        let seen = self.import.find_region(key)?;
-        let SharedRegion { name, rights, iova, length, at } = seen.value;
+    fn find_region(&mut self, key: u32) -> Option<()> {
+        let found = self.visit.find(key)?;
+        let SharedRegion { name, rights, iova, length, at } = found.value;
         let ((key, pd), (access, user)) = (split(name), split(rights));
         let access = Access::from_bits(access);
         // Where it is, is where it is in the file.
         let region = Region { key: Key(key), pd: Pd(pd), access, iova, length, host: at, kind: region::kind(user) };
-        Some((region, seen))
+        self.region = Some((region, found));
+        Some(())
     }
 }
 
@@ -184,7 +205,7 @@ struct Local<'a, M> {
 impl<M: Memory> Local<'_, M> {
     /// Copies between the local buffers and `[at, at + length)`, which is the peer's. `None`: not, or not all of it.
     #[inline]
-    fn carry_out(&self, op: &SendOp, at: u64, length: u64, goes_on: &dyn Fn() -> bool) -> Option<DirectOutcome> {
+    fn carry_out(&self, op: &SendOp, at: u64, length: u64, goes_on: impl Fn() -> bool) -> Option<DirectOutcome> {
         match *op {
             SendOp::Write(_) => self.write(at, length, goes_on)?,
             SendOp::Read(_) => self.read(at, length, goes_on)?,
@@ -222,7 +243,7 @@ impl<M: Memory> Local<'_, M> {
     }
 
     #[inline]
-    fn write(&self, at: u64, length: u64, goes_on: &dyn Fn() -> bool) -> Option<()> {
+    fn write(&self, at: u64, length: u64, goes_on: impl Fn() -> bool) -> Option<()> {
         match self.data {
             // SAFETY: memory that the peer has shared for that, of a file that is mapped here.
             Data::Inline(bytes) if bytes.len() as u64 == length => unsafe { faultable_copy::store(at, bytes) }.ok(),
@@ -230,7 +251,7 @@ impl<M: Memory> Local<'_, M> {
             Data::Gather(list) => {
                 let mut to = at;
                 for sge in list.as_slice().iter().filter(|sge| sge.length > 0) {
-                    copy(to, self.buffer(sge, Access::NONE)?, sge.length.into(), goes_on)?;
+                    copy(to, self.buffer(sge, Access::NONE)?, sge.length.into(), &goes_on)?;
                     to += u64::from(sge.length);
                 }
                 (to - at == length).then_some(())
@@ -239,11 +260,11 @@ impl<M: Memory> Local<'_, M> {
     }
 
     #[inline]
-    fn read(&self, at: u64, length: u64, goes_on: &dyn Fn() -> bool) -> Option<()> {
+    fn read(&self, at: u64, length: u64, goes_on: impl Fn() -> bool) -> Option<()> {
         let Data::Gather(list) = self.data else { return None };
         let mut from = at;
         for sge in list.as_slice().iter().filter(|sge| sge.length > 0) {
-            copy(self.buffer(sge, Access::LOCAL_WRITE)?, from, sge.length.into(), goes_on)?;
+            copy(self.buffer(sge, Access::LOCAL_WRITE)?, from, sge.length.into(), &goes_on)?;
             from += u64::from(sge.length);
         }
         (from - at == length).then_some(())
@@ -270,7 +291,7 @@ impl<M: Memory> Local<'_, M> {
 
 /// Copies bytes, as long as that is allowed.
 #[inline]
-fn copy(mut to: u64, mut from: u64, mut length: u64, goes_on: &dyn Fn() -> bool) -> Option<()> {
+fn copy(mut to: u64, mut from: u64, mut length: u64, goes_on: impl Fn() -> bool) -> Option<()> {
     while length > CHUNK {
         // SAFETY: one is a local buffer that is registered for it, the other the peer's memory, shared for that.
         unsafe { faultable_copy::copy(to, from, CHUNK) }.ok()?;

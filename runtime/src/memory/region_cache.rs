@@ -1,8 +1,8 @@
 //! How the engine reaches registered bytes.
 //!
 //! Looking a region up costs a lock and a reference count, as much as copying a hundred bytes. Messages mostly come one
-//! after the other for the same region, so the one used last is kept at hand for the rest of a turn: as long as one queue
-//! pair is at work.
+//! after the other for the same region, so the one used last is at hand for the rest of a turn: as long as one queue
+//! pair is at work. A thread's own context keeps it for its next turn, too ([`kept`](super::kept)).
 
 use std::cell::{Cell, Ref, RefCell};
 use std::ops::Deref;
@@ -11,13 +11,15 @@ use std::sync::atomic::{Ordering, fence};
 
 use urxe_engine::{
     Access, Accessor, Ask, Bind, BindError, Denied, DirectOutcome, DirectRequest, Fault, Invalidation, Key, Memory, Pd,
-    Refusal, Region, Touch,
+    Refusal, Region, RegionKind, Touch,
 };
 use urxe_wire::Qpn;
 
+use super::kept::Kept;
 use super::protected::KnownData;
 use super::regions::{Held, Regions};
 use super::{faultable_copy, mapping, protected};
+use crate::counters::DirectTraffic;
 use crate::direct::Attachment;
 use crate::interceptor::{self, Interceptor};
 use crate::xrc::client::is_elsewhere;
@@ -26,16 +28,38 @@ use crate::xrc::client::is_elsewhere;
 #[derive(Debug)]
 pub struct RegionCache {
     regions: Arc<Regions>,
-    cached: RefCell<Option<Held>>,
+    cached: RefCell<Option<Cached>>,
+    /// Where others see which region is kept between turns; `None`: none is.
+    kept: Option<Arc<Kept>>,
     /// The peer of the queue pair at work, if its memory is within reach.
     peer: RefCell<Option<Box<Attachment>>>,
     has_peer: Cell<bool>,
+    /// Whether the peer's receive buffers may be within reach, too.
+    has_receives: Cell<bool>,
+    /// Requests that were carried out there. Written by who has the cache.
+    direct: Arc<DirectTraffic>,
     /// Protected memory that was found to be data, until the end of the turn.
     known_data: KnownData,
     interceptor: Option<Arc<dyn Interceptor>>,
 }
 
-/// A turn of one queue pair. At its end nothing is at hand any more.
+/// The region at hand.
+#[derive(Debug)]
+struct Cached {
+    region: Region,
+    owner: Owner,
+}
+
+/// Reason why a region at hand is registered still.
+#[derive(Debug)]
+enum Owner {
+    /// Held until the end of the turn.
+    Held { _region: Held },
+    /// Found in the table of this generation.
+    Kept { generation: u64 },
+}
+
+/// A turn of one queue pair. At its end nothing is at hand any more but what is kept.
 ///
 /// Whoever deregisters waits for that, perhaps while it has another queue pair's engine; so within a turn no second one
 /// may be waited for.
@@ -44,21 +68,35 @@ pub struct Turn<'a>(&'a RegionCache);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.release();
+        self.0.end_turn();
     }
 }
 
 impl RegionCache {
     /// Cache with no region at hand.
-    pub const fn new(regions: Arc<Regions>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
+    pub fn new(regions: Arc<Regions>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
         Self {
             regions,
             cached: RefCell::new(None),
+            kept: None,
             peer: RefCell::new(None),
             has_peer: Cell::new(false),
+            has_receives: Cell::new(false),
+            direct: Arc::default(),
             known_data: KnownData::new(),
             interceptor,
         }
+    }
+
+    /// Requests that are carried out at peers' memory.
+    pub(crate) const fn direct(&self) -> &Arc<DirectTraffic> {
+        &self.direct
+    }
+
+    /// Keeps the region at hand between turns, and says so in `kept`. For who accesses memory with a lock held
+    /// ([`Keepers`](super::regions::Keepers)).
+    pub(crate) fn keeping(self, kept: Arc<Kept>) -> Self {
+        Self { kept: Some(kept), ..self }
     }
 
     /// Begins a turn.
@@ -71,6 +109,7 @@ impl RegionCache {
     #[inline]
     pub(crate) fn set_peer(&self, peer: Option<Box<Attachment>>) {
         self.has_peer.set(peer.is_some());
+        self.has_receives.set(peer.as_ref().is_some_and(|peer| peer.shows_receives()));
         self.peer.replace(peer);
     }
 
@@ -78,12 +117,50 @@ impl RegionCache {
     #[inline]
     pub(crate) fn take_peer(&self) -> Option<Box<Attachment>> {
         self.has_peer.set(false);
+        self.has_receives.set(false);
         self.peer.take()
     }
 
+    /// The end of a turn.
+    fn end_turn(&self) {
+        self.leave_peer();
+        if self.kept.is_none() {
+            drop(self.cached.take());
+        }
+        self.known_data.forget();
+    }
+
+    /// Has nothing at hand, and keeps nothing.
     fn release(&self) {
         drop(self.cached.take());
+        if let Some(kept) = &self.kept {
+            kept.set(0);
+        }
         self.known_data.forget();
+    }
+
+    /// Whether the region at hand is the one that has `key`.
+    #[inline]
+    fn has(&self, cached: Option<&Cached>, key: Key) -> bool {
+        cached.is_some_and(|Cached { region, owner }| match owner {
+            Owner::Held { .. } => region.key == key,
+            Owner::Kept { generation } => region.key == key && *generation == self.regions.generation(),
+        })
+    }
+
+    /// The region that has `key`, from the table.
+    fn find(&self, key: Key) -> Option<Cached> {
+        if let Some(kept) = &self.kept {
+            kept.set(key.0);
+            let (region, generation) = self.regions.copy(key)?;
+            // Windows are closed by who has a queue pair's engine, which must not wait for another's turn to begin.
+            if !matches!(region.kind, RegionKind::Window(_)) {
+                return Some(Cached { region, owner: Owner::Kept { generation } });
+            }
+            kept.set(0);
+        }
+        let held = self.regions.region(key)?;
+        Some(Cached { region: Region::clone(&held), owner: Owner::Held { _region: held } })
     }
 
     /// Does at `[host, host + length)` what has faulted, if the region at hand is one that a card would have pinned: `shared` where
@@ -99,17 +176,18 @@ impl RegionCache {
         again: impl FnOnce() -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let cached = self.cached.borrow();
-        let region = cached.as_ref().filter(|held| !held.access.contains(Access::ON_DEMAND)).ok_or(fault)?;
+        let region = cached.as_ref().map(|cached| &cached.region);
+        let region = region.filter(|region| !region.access.contains(Access::ON_DEMAND)).ok_or(fault)?;
         self.regions.reach_shared(region, host, length, shared).unwrap_or_else(again)
     }
 
     /// Has the region that has `key` at hand, or none if there is none.
     #[cold]
-    fn miss(&self, key: Key) -> Ref<'_, Option<Held>> {
-        // Whoever has a region at hand copies from or to it, in the same thread.
+    fn miss(&self, key: Key) -> Ref<'_, Option<Cached>> {
+        // Whoever has a region at hand copies from or to it, in the same thread; those that have contexts which keep one are admitted.
         faultable_copy::admit();
         self.release();
-        self.cached.replace(self.regions.region(key));
+        self.cached.replace(self.find(key));
         self.cached.borrow()
     }
 }
@@ -118,11 +196,11 @@ impl Memory for RegionCache {
     #[inline]
     fn region(&self, key: Key) -> Option<impl Deref<Target = Region>> {
         let mut cached = self.cached.borrow();
-        if cached.as_ref().is_none_or(|held| held.key != key) {
+        if !self.has(cached.as_ref(), key) {
             drop(cached);
             cached = self.miss(key);
         }
-        Ref::filter_map(cached, Option::as_deref).ok()
+        Ref::filter_map(cached, |cached| cached.as_ref().map(|cached| &cached.region)).ok()
     }
 
     #[inline]
@@ -214,10 +292,31 @@ impl Memory for RegionCache {
         self.has_peer.get()
     }
 
+    #[inline]
+    fn reaches_receives(&self) -> bool {
+        self.has_receives.get()
+    }
+
+    #[inline]
     fn carry_out(&self, request: &DirectRequest<'_>) -> DirectOutcome {
+        if self.kept.is_none() {
+            faultable_copy::admit();
+        }
         match &mut *self.peer.borrow_mut() {
             Some(peer) => peer.carry_out(self, request),
             None => DirectOutcome::ByPackets,
+        }
+    }
+
+    #[inline]
+    fn leave_peer(&self) {
+        if self.has_peer.get()
+            && let Some(peer) = &mut *self.peer.borrow_mut()
+        {
+            let (requests, bytes) = peer.leave();
+            if requests > 0 {
+                self.direct.add(requests, bytes);
+            }
         }
     }
 
@@ -230,8 +329,6 @@ impl Memory for RegionCache {
 
 #[cfg(test)]
 mod tests {
-    use urxe_engine::RegionKind;
-
     use super::*;
 
     fn region_cache() -> RegionCache {

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use urxe_engine::mw::TableError;
 use urxe_engine::{
@@ -12,6 +13,7 @@ use urxe_engine::{
 use urxe_net::direct::Export;
 use urxe_wire::Qpn;
 
+use super::kept::Generation;
 use super::{faultable_copy, shared_pages};
 use crate::direct::region;
 use crate::lock;
@@ -23,8 +25,19 @@ pub struct Regions {
     table: RwLock<RegionTable>,
     /// Regions of other processes, which XRC messages may be about.
     client: Option<Arc<Client>>,
+    /// Changes when a region is taken out of the table.
+    generation: Generation,
+    /// Contexts that keep regions at hand.
+    keepers: OnceLock<Weak<dyn Keepers>>,
     /// Table in which peers of this host see them.
     shown: OnceLock<Shown>,
+}
+
+/// Contexts that keep regions at hand ([`kept`](super::kept)).
+pub(crate) trait Keepers: fmt::Debug + Send + Sync {
+    /// Waits until none of them uses the region that had `key`, which was taken out of the table. The caller has no context, and no queue
+    /// pair's engine: others wait for that with their contexts locked.
+    fn wait(&self, key: Key);
 }
 
 /// Regions that peers of this host see.
@@ -41,7 +54,8 @@ impl Shown {
     fn place(&self, region: &Region, parent: Option<&Region>) -> Option<u64> {
         let at = match region.kind {
             RegionKind::Memory => {
-                let is_reachable = region.access.intersects(Access::REMOTE | Access::MW_BIND);
+                // Peers write to receive buffers, too.
+                let is_reachable = region.access.intersects(Access::REMOTE | Access::MW_BIND | Access::LOCAL_WRITE);
                 if region.access.contains(Access::ON_DEMAND) || !is_reachable {
                     return None;
                 }
@@ -110,7 +124,13 @@ fn settle(mut region: Arc<Region>) {
 impl Regions {
     /// No regions, at most `most`; `seed` makes the keys hard to guess.
     pub fn new(most: usize, seed: u64) -> Self {
-        Self { table: RwLock::new(RegionTable::new(most, seed)), client: None, shown: OnceLock::new() }
+        Self {
+            table: RwLock::new(RegionTable::new(most, seed)),
+            client: None,
+            generation: Generation::first(),
+            keepers: OnceLock::new(),
+            shown: OnceLock::new(),
+        }
     }
 
     /// Also reaches memory of other processes.
@@ -123,8 +143,38 @@ impl Regions {
         let _ = self.shown.set(Shown { export: Arc::clone(export), places: Mutex::default() });
     }
 
+    /// Names the contexts that keep regions at hand.
+    pub(crate) fn keep_by(&self, keepers: Weak<dyn Keepers>) {
+        let _ = self.keepers.set(keepers);
+    }
+
+    /// The region that has this key, and where it is in the shared file, if peers see it.
+    pub(crate) fn shared(&self, key: u32) -> Option<(Region, u64)> {
+        let region = self.table().get(Key(key)).map(|region| Region::clone(region))?;
+        let at = self.shown.get()?.place_of(&region)?;
+        Some((region, at))
+    }
+
+    /// The generation of the table.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.now()
+    }
+
+    /// A copy of the region that has `key`, and the generation of the table that has it.
+    pub(super) fn copy(&self, key: Key) -> Option<(Region, u64)> {
+        let table = self.table();
+        table.get(key).map(|region| (Region::clone(region), self.generation.now()))
+    }
+
     /// Takes `old`, which was hidden, out of use.
     fn settle(&self, old: Arc<Region>, wait: Wait) {
+        // Windows are not kept.
+        if !matches!(old.kind, RegionKind::Window(_))
+            && let Some(keepers) = self.keepers.get().and_then(Weak::upgrade)
+        {
+            keepers.wait(old.key);
+        }
         if let Some(shown) = self.shown.get() {
             shown.settle(&old, wait);
         }
@@ -133,6 +183,7 @@ impl Regions {
 
     /// Hides a region that has just been taken out of the table, which is still locked: its key may be given again soon.
     fn hide(&self, old: &Region) {
+        self.generation.advance();
         if let Some(shown) = self.shown.get() {
             region::hide(&shown.export, old);
         }

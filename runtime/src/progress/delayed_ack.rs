@@ -75,6 +75,12 @@ impl DelayedAck {
         self.waits
     }
 
+    /// Whether no ACK has become due that no request has followed.
+    #[inline]
+    pub(crate) const fn is_idle(&self) -> bool {
+        !self.waits && matches!(self.due, Due::No)
+    }
+
     /// Whether an ACK waits.
     pub(crate) const fn waits(&self) -> bool {
         self.waits

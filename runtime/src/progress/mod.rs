@@ -124,6 +124,11 @@ impl Device {
         }
     }
 
+    /// A poll found messages that came without packets.
+    pub(crate) fn found_directly(&self) {
+        self.policy.poll_found(None);
+    }
+
     /// The application will wait for an event instead of polling.
     pub fn stopped_polling(&self) {
         if self.policy.stops_polling() {

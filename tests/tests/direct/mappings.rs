@@ -36,10 +36,10 @@ impl Scene {
         Ok(())
     }
 
-    /// A SEND, which goes by packets, into the memory.
+    /// A SEND into the memory, which goes by packets as it has two buffers there.
     fn send(&self, seed: u64) -> Result<()> {
         let far = &self.pair.far;
-        far.qp.post_recv(&RecvWr::new(0, &[self.memory.sge(0, LEN)]))?;
+        far.qp.post_recv(&RecvWr::new(0, &[self.memory.sge(0, 8), self.memory.sge(8, LEN - 8)]))?;
         self.request(Op::Send, seed)?;
         let wc = far.recv_cq.next()?;
         ensure!(wc.status == Status::SUCCESS, "the receive: {wc:?}");
@@ -55,9 +55,9 @@ impl Scene {
         Ok(())
     }
 
-    /// A SEND from the memory, which goes by packets.
+    /// A SEND from the memory, which goes by packets as it has two buffers where it goes.
     fn send_back(&self) -> Result<Vec<u8>> {
-        self.pair.near.qp.post_recv(&RecvWr::new(0, &[self.local.sge(0, LEN)]))?;
+        self.pair.near.qp.post_recv(&RecvWr::new(0, &[self.local.sge(0, 8), self.local.sge(8, LEN - 8)]))?;
         succeeds(&self.pair.far, Op::Send, &[self.memory.sge(0, LEN)])?;
         ensure!(self.pair.near.recv_cq.next()?.status == Status::SUCCESS);
         Ok(self.local.pages().read(0, LEN))

@@ -26,6 +26,9 @@ const MODE_MISSING: u64 = 1;
 /// Bytes of `struct uffd_msg`.
 const MESSAGE: usize = 32;
 
+/// Rights of memory that peers do not reach, so that its pages stay private, and can be missing.
+const PRIVATE: u32 = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_ON_DEMAND;
+
 /// A page that is not there: whoever touches it waits.
 struct Missing {
     faults: OwnedFd,
@@ -98,8 +101,7 @@ fn closed_in_a_copy(how: Close) -> Result<bool> {
     let window = Window::new(&pair.far.pd, kind)?;
     window.open(&pair.far, part(&memory, 0, 2 * PAGE, v::IBV_ACCESS_REMOTE_WRITE))?;
     let at = window.at(&memory, 0);
-    // Nobody else may reach it: so it stays private memory.
-    let local = Mr::alloc(&pair.near.pd, 2 * PAGE, v::IBV_ACCESS_LOCAL_WRITE)?;
+    let local = Mr::alloc(&pair.near.pd, 2 * PAGE, PRIVATE)?;
     local.pages().write(0, &pattern(2, PAGE));
     let missing = Missing::new(local.pages(), PAGE)?;
     let (goes_on, is_closing) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -157,7 +159,7 @@ fn an_atomic_that_is_told_late() {
         let pair = Pair::new(&Options { retry_cnt: 1, ..Options::default() })?;
         let memory = pair.far.region(PAGE)?;
         ensure!(is_direct(&pair, &memory)?);
-        let local = Mr::alloc(&pair.near.pd, PAGE, v::IBV_ACCESS_LOCAL_WRITE)?;
+        let local = Mr::alloc(&pair.near.pd, PAGE, PRIVATE)?;
         let missing = Missing::new(local.pages(), 0)?;
         let count = Op::FetchAdd { remote: memory.at(0), add: 1 };
         std::thread::scope(|scope| -> Result<()> {
@@ -183,7 +185,7 @@ fn an_atomic_that_is_told_late() {
 fn stopped_writer(parent: &mut Parent) -> Result<()> {
     let options = Options::default();
     let end = End::new(&Device::open()?, &options)?;
-    let local = Mr::alloc(&end.pd, 2 * PAGE, v::IBV_ACCESS_LOCAL_WRITE)?;
+    let local = Mr::alloc(&end.pd, 2 * PAGE, PRIVATE)?;
     local.pages().write(0, &pattern(2, PAGE));
     parent.send(&introduction(&end, local.at(0)))?;
     let remote = connect(&end, parent.receive()?, &options)?;

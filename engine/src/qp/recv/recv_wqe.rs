@@ -5,6 +5,7 @@ use urxe_wire::{ImmDt, Lid, Packet, Psn, Qpn};
 
 use crate::counter::CountedOps;
 use crate::cq::{Cqe, FrameCompletion, WcOpcode, WcStatus};
+use crate::direct::DirectMessage;
 use crate::event::Event;
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
@@ -14,6 +15,27 @@ use crate::srq::XrcDomain;
 use crate::work::RecvWr;
 
 impl<H: Host> QueuePair<H> {
+    /// The receive WQE that comes `nth` in the queue pair's own queue, the oldest being the 0th.
+    pub fn receive(&self, nth: usize) -> Option<&RecvWr> {
+        self.rq.get(nth)
+    }
+
+    /// Receive requests that were posted to the queue pair's own queue and are not there any more, since it was made.
+    pub fn receives_taken(&self) -> u64 {
+        self.rq_posted.wrapping_sub(self.rq.len() as u64)
+    }
+
+    /// Completes the oldest receive WQE, whose buffers a peer's host has filled ([`crate::direct`]).
+    pub fn complete_direct(&mut self, io: &mut Io<'_, H>, message: &DirectMessage) {
+        let Some(wr) = self.rq.pop_front() else { return };
+        let DirectMessage { length, imm, solicited } = *message;
+        // What the peer says is not to be believed where it is more than there is.
+        let length = u64::from(length).min(wr.buffers.length());
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let cqe = self.recv_completion(io, &wr, WcOpcode::Recv, length, imm, solicited);
+        self.complete_recv(io, cqe);
+    }
+
     /// The protection domain of the memory that peers name.
     pub(in crate::qp) fn remote_pd(&self, io: &Io<'_, H>) -> Pd {
         self.xrc_srq.as_ref().map_or(self.config.pd, |(_, srq)| io.consumer.srq_pd(srq))

@@ -67,6 +67,8 @@ pub(in crate::qp) struct Reliable {
     pub(in crate::qp) implied_nak_at: Option<Psn>,
     pub(in crate::qp) selective: Selective,
     pub(super) drain: Drain,
+    /// Requests of one call that the host has [carried out when they were posted](Self::carry_out_posted): as many fewer may be queued.
+    pub(in crate::qp) posted: u32,
 }
 
 impl Reliable {
@@ -100,6 +102,7 @@ impl Reliable {
             implied_nak_at: None,
             selective: Selective::default(),
             drain: Drain::default(),
+            posted: 0,
         }
     }
 
@@ -237,7 +240,7 @@ impl Reliable {
                 if !self.carry_out(config, attr, io) {
                     return (all, Progress::More);
                 }
-                if self.awaits_host(attr) {
+                if self.awaits_host(io.memory, attr) {
                     break;
                 }
             }

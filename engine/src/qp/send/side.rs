@@ -43,11 +43,11 @@ impl<H: Host> SendSide<H> {
         }
     }
 
-    /// Requests queued.
+    /// Requests queued, or carried out by the host since the call began that posts more.
     #[inline(always)]
     pub(in crate::qp) const fn len(&self) -> usize {
         match self {
-            Self::Reliable(reliable) => reliable.queue.len(),
+            Self::Reliable(reliable) => reliable.queue.len() + reliable.posted as usize,
             Self::Unreliable(unreliable) => unreliable.queue.len(),
         }
     }

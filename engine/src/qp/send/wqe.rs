@@ -22,6 +22,8 @@ pub(in crate::qp) struct SendWqe {
     pub(in crate::qp) signaled: bool,
     /// Set when the first packet is cut.
     pub(in crate::qp) sent: Option<Span>,
+    /// The host does not carry it out without packets.
+    pub(in crate::qp) by_packets: bool,
     /// A local operation that is done: not to be done again after going back.
     pub(in crate::qp) done: bool,
     /// The request cannot be carried out; it completes so when it is the oldest.
@@ -35,6 +37,7 @@ impl SendWqe {
         self.length = length;
         self.signaled = self.wr.flags.signaled || sq_sig_all;
         self.sent = None;
+        self.by_packets = false;
         self.done = false;
         self.failed = None;
     }

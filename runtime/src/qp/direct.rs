@@ -1,0 +1,116 @@
+//! Posting requests that are carried out at the peer's memory at once, and completing those of the peer.
+//!
+//! A [turn](super::Qp::turn_of) costs more than a store: it looks for packets, answers, timers and much else. Where there is none of
+//! this before and afterwards, requests are carried out while they are posted, and the call ends.
+
+use urxe_engine::{Io, QueuePair};
+
+use super::{Act, Inner, Qp};
+use crate::clock::LazyInstant;
+use crate::host::{DeviceHost, TxContext};
+use crate::{lock, try_lock};
+
+impl Inner {
+    /// Whether a call that posts could do so, since the peer's memory is within reach and nothing waits here.
+    #[inline]
+    fn goes_straight(&mut self) -> bool {
+        self.sides.as_ref().is_some_and(|sides| sides.has_peer())
+            && self.engine.goes_straight()
+            && self.delayed_ack.is_idle()
+            && self.unacknowledged.is_empty()
+    }
+}
+
+impl Qp {
+    /// Posts receive requests, by calls of the engine in `post`, and sends what comes of it, which is mostly nothing.
+    #[inline]
+    pub fn post_recv<T>(
+        &self,
+        work: &mut TxContext,
+        post: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
+    ) -> T {
+        let mut inner = lock(&self.inner);
+        let clock = LazyInstant::default();
+        if !self.inbox.is_empty() {
+            return self.turn_of(inner, work, Act::Aside, &clock, post);
+        }
+        let Inner { engine, sides, tally, unacknowledged, delayed_ack, .. } = &mut *inner;
+        work.notifications.queue_behind(unacknowledged);
+        let mut io =
+            Io { clock: &clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
+        let result = post(engine, &mut io);
+        work.notifications.give_unacknowledged(unacknowledged);
+        let has_nothing = !engine.has_output() || (delayed_ack.waits() && engine.owes_only_ack());
+        if !has_nothing || engine.kept_until().is_some() || work.notifications.is_broken() {
+            self.turn_of(inner, work, Act::Aside, &clock, |_, _| ());
+            return result;
+        }
+        if let (Some(sides), Some(reach)) = (sides, self.port.direct()) {
+            sides.update(reach, engine);
+        }
+        work.notifications.count(tally);
+        drop(inner);
+        self.port.deliver_notifications(work);
+        result
+    }
+
+    /// Completes messages that the peer has put into receive buffers itself, unless another thread has the queue pair. For polls.
+    pub(crate) fn complete_direct(&self) {
+        self.port.found_directly();
+        self.port.with_work(|work| {
+            let Some(mut inner) = try_lock(&self.inner) else { return };
+            let clock = LazyInstant::default();
+            let Inner { engine, sides, tally, unacknowledged, .. } = &mut *inner;
+            let (Some(sides), Some(reach)) = (sides, self.port.direct()) else { return };
+            work.notifications.queue_behind(unacknowledged);
+            let mut io = Io {
+                clock: &clock,
+                memory: &work.memory,
+                network: &mut work.sender,
+                consumer: &mut work.notifications,
+            };
+            sides.complete(engine, &mut io);
+            work.notifications.give_unacknowledged(unacknowledged);
+            if work.notifications.is_broken() {
+                self.turn_of(inner, work, Act::Other, &clock, |_, _| ());
+                return;
+            }
+            sides.update(reach, engine);
+            work.notifications.count(tally);
+            drop(inner);
+            self.port.deliver_notifications(work);
+        });
+    }
+
+    /// Posts send requests, by calls of the engine in `post`, and sends what comes of it.
+    #[inline]
+    pub fn post_send<T>(
+        &self,
+        work: &mut TxContext,
+        post: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
+    ) -> T {
+        let mut inner = lock(&self.inner);
+        let clock = LazyInstant::default();
+        if !inner.goes_straight() || !self.inbox.is_empty() {
+            return self.turn_of(inner, work, Act::Send, &clock, post);
+        }
+        let Inner { engine, sides, tally, .. } = &mut *inner;
+        let Some(sides) = sides else { return self.turn_of(inner, work, Act::Send, &clock, post) };
+        work.memory.set_peer(sides.lend_peer());
+        let turn = work.memory.turn();
+        let mut io =
+            Io { clock: &clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
+        let result = post(engine, &mut io);
+        engine.end_posting();
+        drop(turn);
+        sides.give_peer(work.memory.take_peer());
+        work.notifications.count(tally);
+        if engine.has_output() || work.notifications.is_broken() {
+            self.turn_of(inner, work, Act::Send, &clock, |_, _| ());
+        } else {
+            drop(inner);
+            self.port.deliver_notifications(work);
+        }
+        result
+    }
+}
