@@ -30,6 +30,7 @@ enum Run {
 
 const SYSV: &[(&str, &str)] = &[("UCX_TLS", "sysv,self"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
 const URXE: &[(&str, &str)] = &[("URXE_LOOPBACK", "shm")];
+const DIRECT: &[(&str, &str)] = &[("URXE_LOOPBACK", "shm"), ("URXE_DIRECT", "1")];
 const UCX_OVER_URXE: &[(&str, &str)] = &[
     ("URXE_LOOPBACK", "shm"),
     ("UCX_TLS", "rc_verbs,self"),
@@ -51,6 +52,16 @@ pub const TASKS: &[Task] = &[
         name: "ib_write_lat",
         urxe: urxe("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 5000"),
         beside: ucx("-t ucp_put_lat -s 8 -n 5000"),
+    },
+    Task {
+        name: "ib_write_lat, direct, 30 000",
+        urxe: Run::Pair { program: "ib_write_lat", args: "-d urxe0 -x 1 -F -s 8 -n 30000", env: DIRECT },
+        beside: ucx("-t ucp_put_lat -s 8 -n 30000"),
+    },
+    Task {
+        name: "ib_send_lat, direct, 30 000",
+        urxe: Run::Pair { program: "ib_send_lat", args: "-d urxe0 -x 1 -F -s 8 -n 30000", env: DIRECT },
+        beside: ucx("-t tag_lat -s 8 -n 30000"),
     },
     Task {
         name: "ib_send_lat",

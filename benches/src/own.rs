@@ -13,7 +13,7 @@ use urxe_tests::verbs::memory::ALL_ACCESS;
 use urxe_tests::verbs::pair::connect_to;
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::scale::{Cost, Scale, Shape, Wait};
-use urxe_tests::verbs::{Context, Cq, Mr, Op, Options, Pd, Qp, Remote, SendWr, Status, Wc};
+use urxe_tests::verbs::{Context, Cq, Mr, Op, Options, Pd, Qp, Remote, SendList, SendWr, Status, Wc};
 
 /// Behaviour of the target's program while its peer writes to its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub enum Target {
 /// packets as one queue pair has in flight.
 const MESSAGE: usize = 64 << 10;
 const OUTSTANDING: usize = 16;
+/// Lists before the first that is measured, and between two looks at the clock.
+const WARM_UP: usize = 1000;
+const LOOK: u64 = 256;
 /// Far more than a completion takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -146,6 +149,40 @@ pub fn queue_pairs(count: usize, run: Duration) -> Result<f64> {
 /// Nanoseconds of a WRITE of 8 bytes, where `count` queue pairs post them in turn.
 pub fn small_messages(count: usize, run: Duration) -> Result<f64> {
     Ok(1e9 / messages(count, 8, run)?)
+}
+
+/// WRITEs of 8 bytes in lists of so many, of which the last is signaled, each posted when the one before is complete, to a target that
+/// sleeps: nanoseconds of a WRITE. With requests that are written before, so that the verbs are all that is measured.
+pub fn lists(length: usize, run: Duration) -> Result<f64> {
+    with_target(1, Target::Sleeps, |side, remote| {
+        let qp = side.qps.first().ok_or_else(|| anyhow::anyhow!("no queue pair"))?;
+        let write = SendWr::new(Op::Write(remote), &[side.mr.sge(0, 8)]);
+        let mut requests = vec![write.clone().unsignaled(); length.saturating_sub(1)];
+        requests.push(write);
+        let mut list = SendList::new(requests);
+        // The target's memory is within reach after some.
+        let (mut warm, mut lists, mut start) = (0, 0_u64, Instant::now());
+        loop {
+            qp.post_list(&mut list)?;
+            let status = loop {
+                if let Some(status) = side.cq.poll_status()? {
+                    break status;
+                }
+                ensure!(start.elapsed() < run + PATIENCE, "no completion within {PATIENCE:?}");
+            };
+            ensure!(status == Status::SUCCESS, "a WRITE failed: {status:?}");
+            if warm < WARM_UP {
+                warm += 1;
+                start = Instant::now();
+                continue;
+            }
+            lists += 1;
+            if lists.is_multiple_of(LOOK) && start.elapsed() >= run {
+                break;
+            }
+        }
+        Ok(start.elapsed().as_nanos() as f64 / (lists * length as u64) as f64)
+    })
 }
 
 /// Bytes that each of `count` queue pairs takes that are connected and idle.

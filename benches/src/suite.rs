@@ -196,10 +196,16 @@ const DIRECT_SEND_LATENCY_P99: Figure = micros("ib_send_lat 8 B p99, direct");
 const DIRECT_WRITE_1M: Figure = gigabits("ib_write_bw 1 MiB, direct");
 const DIRECT_READ_1M: Figure = gigabits("ib_read_bw 1 MiB, direct");
 const DIRECT_WRITE_RATE: Figure = megamessages("ib_write_bw 8 B, direct");
+const DIRECT_OWN_ONE: Figure = nanos("WRITE 8 B, direct, own loop, one at a time");
+const DIRECT_OWN_LIST: Figure = nanos("WRITE 8 B, direct, own loop, lists of 64");
 const UCX_PUT_LATENCY: Figure = micros("UCX through memory, ucp_put_lat 8 B");
 const UCX_TAG_LATENCY: Figure = micros("UCX through memory, tag_lat 8 B");
 const UCX_PUT_1M: Figure = gigabits("UCX through memory, ucp_put_bw 1 MiB");
 const UCX_PUT_RATE: Figure = megamessages("UCX through memory, ucp_put_bw 8 B");
+
+const fn nanos(name: &'static str) -> Figure {
+    Figure { name, unit: Unit::Nanoseconds }
+}
 
 const fn through_memory(perftest: Perftest) -> Program {
     Program::Perftest(perftest.with(&[SHARED_MEMORY]))
@@ -248,6 +254,10 @@ const fn own(args: &'static str) -> Program {
 
 const fn own_through_memory(args: &'static str) -> Program {
     Program::Own { program: "own-verbs", args, variable: Some(SHARED_MEMORY) }
+}
+
+const fn own_direct(args: &'static str) -> Program {
+    Program::Own { program: "own-verbs", args, variable: Some(("URXE_DIRECT", "1")) }
 }
 
 const fn bare(args: &'static str) -> Program {
@@ -314,6 +324,8 @@ pub const PROBES: &[Probe] = &[
     },
     Probe { program: direct(Perftest::bandwidth("ib_read_bw", "-s 1048576 -n 3000")), figures: &[DIRECT_READ_1M] },
     Probe { program: direct(Perftest::rate("ib_write_bw", "-s 8 -l 64 -n 2048000")), figures: &[DIRECT_WRITE_RATE] },
+    Probe { program: own_direct("lists 1"), figures: &[DIRECT_OWN_ONE] },
+    Probe { program: own_direct("lists 64"), figures: &[DIRECT_OWN_LIST] },
     Probe { program: Program::Ucx(Ucx::rate(UCX_MEMORY, "-t ucp_put_bw -s 8 -n 2000000")), figures: &[UCX_PUT_RATE] },
     Probe { program: Program::Ucx(Ucx::latency(UCX_TCP_TLS, "-t tag_lat -s 8 -n 10000")), figures: &[UCX_TCP_LATENCY] },
     Probe { program: Program::Ucx(Ucx::bandwidth(UCX_TCP_TLS, "-t tag_bw -s 1048576 -n 1000")), figures: &[UCX_TCP] },

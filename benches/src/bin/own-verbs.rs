@@ -4,6 +4,7 @@
 //!   while the target's program polls or sleeps
 //! * `own-verbs queue-pairs N`: Gbit/s of N queue pairs between two processes
 //! * `own-verbs small-messages N`: ns of a WRITE of 8 bytes on N queue pairs
+//! * `own-verbs lists N`: ns of a WRITE of 8 bytes, posted in lists of N
 //! * `own-verbs idle-memory N`: bytes that each of N idle queue pairs takes
 //! * `own-verbs star|mesh|polling-mesh N`: ns of a message and KiB of a process, of N processes that are connected with the
 //!   first or with each other
@@ -57,6 +58,7 @@ fn many(what: &str, count: usize) -> Result<Vec<f64>> {
     match (what, count) {
         ("queue-pairs", 1..) => Ok(vec![own::queue_pairs(count, RUN)?]),
         ("small-messages", 1..) => Ok(vec![own::small_messages(count, RUN)?]),
+        ("lists", 1..) => Ok(vec![own::lists(count, RUN)?]),
         ("idle-memory", 1..) => Ok(vec![own::idle_memory(count)?]),
         ("star", 2..) => Ok(own::processes(count, Shape::Star, Wait::Sleeps)?.to_vec()),
         ("mesh", 2..) => Ok(own::processes(count, Shape::Mesh, Wait::Sleeps)?.to_vec()),
@@ -74,7 +76,7 @@ fn of_threads(figures: Figures) -> Vec<f64> {
 
 fn usage() -> anyhow::Error {
     anyhow::anyhow!(
-        "usage: own-verbs one-sided polls|sleeps | queue-pairs|small-messages|idle-memory|threads|processes N | star|mesh|polling-mesh N (2 \
+        "usage: own-verbs one-sided polls|sleeps | queue-pairs|small-messages|lists|idle-memory|threads|processes N | star|mesh|polling-mesh N (2 \
          or more) | stacks N (5 or more)"
     )
 }

@@ -47,7 +47,7 @@ pub use pair::{End, Options, Pair};
 pub use qp::{Change, PostError, Qp};
 pub use srq::{Srq, Xrcd};
 pub use window::Window;
-pub use wr::{Op, RecvWr, Remote, SendWr};
+pub use wr::{Op, RecvWr, Remote, SendList, SendWr};
 
 use std::os::fd::RawFd;
 use std::time::Duration;

@@ -116,6 +116,29 @@ impl SendWr {
     }
 }
 
+/// A list of send requests as libibverbs takes it, to be posted any number of times.
+pub struct SendList {
+    raw: Vec<v::ibv_send_wr>,
+    /// Has the elements that `raw` points to.
+    _requests: Vec<SendWr>,
+}
+
+impl SendList {
+    /// Of these requests.
+    pub fn new(requests: Vec<SendWr>) -> Self {
+        let mut raw: Vec<_> = requests.iter().map(SendWr::raw).collect();
+        for nth in 1..raw.len() {
+            let next: *mut v::ibv_send_wr = &raw mut raw[nth];
+            raw[nth - 1].next = next;
+        }
+        Self { raw, _requests: requests }
+    }
+
+    pub(super) const fn first(&mut self) -> *mut v::ibv_send_wr {
+        self.raw.as_mut_ptr()
+    }
+}
+
 /// A receive work request.
 #[derive(Clone)]
 pub struct RecvWr {
