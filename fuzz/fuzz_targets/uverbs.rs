@@ -1,8 +1,10 @@
 #![no_main]
 //! The uverbs commands that reach "the kernel": any bytes by write(2), any request by ioctl(2).
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use urxe::kernel::Errno;
@@ -38,7 +40,9 @@ impl Device for Gids {
         (0..3).filter_map(|index| self.gid(1, index).ok()).collect()
     }
 
-    fn before_close(&self, _: RawFd) {}
+    fn before_close(&self, _: RawFd) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
 }
 
 fuzz_target!(|input: (bool, Vec<u8>)| {
