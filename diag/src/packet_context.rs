@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use urxe_engine::fault::ResponderFault;
 use urxe_engine::{BindError, SendOp, WcStatus};
+use urxe_runtime::per_thread::PerThread;
 use urxe_wire::Qpn;
 
 use super::arrived::Arrived;
@@ -56,26 +57,23 @@ impl PacketContext {
     }
 }
 
-thread_local! {
-    static CONTEXT: RefCell<PacketContext> = RefCell::new(PacketContext::default());
-    /// Contexts put aside, the last one on top. As many as turns are nested: a few.
-    static SUSPENDED: RefCell<Vec<PacketContext>> = const { RefCell::new(Vec::new()) };
-}
+static CONTEXT: PerThread<RefCell<PacketContext>> = PerThread::new();
+/// Contexts put aside, the last one on top. As many as turns are nested: a few.
+static SUSPENDED: PerThread<RefCell<Vec<PacketContext>>> = PerThread::new();
 
 /// Puts this thread's context aside, and begins an empty one.
 pub(super) fn suspend() {
     let context = with(std::mem::take);
-    let _ = SUSPENDED.try_with(|suspended| suspended.borrow_mut().push(context));
+    SUSPENDED.with(|suspended| suspended.borrow_mut().push(context));
 }
 
 /// Takes up the context that was put aside last.
 pub(super) fn resume() {
-    let before = SUSPENDED.try_with(|suspended| suspended.borrow_mut().pop());
-    let before = before.ok().flatten().unwrap_or_default();
+    let before = SUSPENDED.with(|suspended| suspended.borrow_mut().pop()).flatten().unwrap_or_default();
     with(|context| *context = before);
 }
 
-/// Lets `act` at this thread's context; not while the thread ends.
+/// Lets `act` at this thread's context.
 pub(super) fn with<T: Default>(act: impl FnOnce(&mut PacketContext) -> T) -> T {
-    CONTEXT.try_with(|context| act(&mut context.borrow_mut())).unwrap_or_default()
+    CONTEXT.with(|context| act(&mut context.borrow_mut())).unwrap_or_default()
 }

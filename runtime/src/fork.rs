@@ -6,6 +6,7 @@
 //! open the device anew.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 
@@ -93,7 +94,15 @@ pub fn try_put_off() -> Option<MutexGuard<'static, ()>> {
 type Held = (MutexGuard<'static, Vec<Arc<Device>>>, MutexGuard<'static, ()>, fork_safe_mutex::Kept);
 
 thread_local! {
-    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+    /// Empty but during a fork. It has no destructor, for one would be registered under the loader's lock (see [`PerThread`]).
+    ///
+    /// [`PerThread`]: crate::per_thread::PerThread
+    static HELD: Cell<ManuallyDrop<Option<Held>>> = const { Cell::new(ManuallyDrop::new(None)) };
+}
+
+/// Stores what the forking thread holds from now on, and returns what it held.
+fn hold(locks: Option<Held>) -> Option<Held> {
+    ManuallyDrop::into_inner(HELD.replace(ManuallyDrop::new(locks)))
 }
 
 /// The program ends: what has come for other processes is theirs still.
@@ -116,13 +125,13 @@ extern "C" fn at_exit() {
 extern "C" fn prepare() {
     let opening = put_off();
     let ports = lock(&PORTS);
-    HELD.set(Some((ports, opening, fork_safe_mutex::keep_all())));
+    hold(Some((ports, opening, fork_safe_mutex::keep_all())));
     shared_pages::before_fork();
 }
 
 extern "C" fn parent() {
     shared_pages::after_fork();
-    HELD.set(None);
+    drop(hold(None));
 }
 
 //= spec/hosts.md#net-007
@@ -134,7 +143,7 @@ extern "C" fn child() {
     if let Some(hooks) = HOOKS.get() {
         (hooks.in_child)();
     }
-    if let Some((mut ports, _opening, _tables)) = HELD.take() {
+    if let Some((mut ports, _opening, _tables)) = hold(None) {
         for port in ports.drain(..) {
             port.close_in_child();
             // Its locks may be held by threads that are not here: never to be touched again, not even by a drop.

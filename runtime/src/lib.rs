@@ -71,6 +71,7 @@ pub mod memory;
 mod moderation;
 
 pub mod device;
+pub mod per_thread;
 pub mod progress;
 pub mod qp;
 pub mod quirks;

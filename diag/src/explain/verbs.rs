@@ -5,6 +5,7 @@ use std::io;
 use std::marker::PhantomData;
 
 use urxe_explain::Verb;
+use urxe_runtime::per_thread::PerThread;
 
 use super::line::Line;
 
@@ -16,8 +17,9 @@ struct Reason {
     remedy: String,
 }
 
+static REASON: PerThread<RefCell<Option<Reason>>> = PerThread::new();
+
 thread_local! {
-    static REASON: RefCell<Option<Reason>> = const { RefCell::new(None) };
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -74,8 +76,7 @@ where
     if is_wanted() {
         let (why, remedy) = say();
         let reason = Reason { errno: errno.into(), qp: None, why: why.into(), remedy: remedy.into() };
-        // A thread that ends has nobody to tell.
-        let _ = REASON.try_with(|place| *place.borrow_mut() = Some(reason));
+        REASON.with(|place| *place.borrow_mut() = Some(reason));
     }
     errno
 }
@@ -91,7 +92,7 @@ pub fn failed(verb: Verb, errno: i32) {
 /// Explains that a function failed, by the noted reason, or else by `general`. `kind` is that of the [`Line`].
 pub(super) fn explain(kind: &str, function: &str, errno: i32, general: impl FnOnce() -> (String, String)) {
     let Some(format) = super::wanted() else { return };
-    let noted = REASON.try_with(|place| place.borrow_mut().take()).ok().flatten();
+    let noted = REASON.with(|place| place.borrow_mut().take()).flatten();
     let noted = noted.filter(|reason| reason.errno == errno);
     let entry = u32::try_from(errno).ok().and_then(|number| urxe_explain::errno::TABLE.by_number(number));
     let code = entry.map_or("errno", |entry| entry.name);

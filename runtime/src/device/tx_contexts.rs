@@ -16,6 +16,7 @@ use super::TxContext;
 use crate::memory::faultable_copy;
 use crate::memory::kept::Kept;
 use crate::memory::regions::Keepers;
+use crate::per_thread::PerThread;
 use crate::{lock, try_lock};
 
 /// Places, one for each bit of [`TAKEN`].
@@ -76,9 +77,10 @@ impl Drop for OwnPlace {
 thread_local! {
     /// Place that the calling thread uses, plus one; 0: not known yet.
     static PLACE: Cell<usize> = const { Cell::new(0) };
-    /// Holds the place if no other thread uses it.
-    static OWN: Cell<Option<OwnPlace>> = const { Cell::new(None) };
 }
+
+/// Holds the place if no other thread uses it.
+static OWN: PerThread<Cell<Option<OwnPlace>>> = PerThread::new();
 
 /// Place of the calling thread.
 #[inline]
@@ -94,21 +96,20 @@ fn new_place() -> usize {
     // Contexts keep regions, at which they copy with no more ado.
     faultable_copy::admit();
     static SHARED: AtomicUsize = AtomicUsize::new(0);
-    // A thread that is about to end keeps none: it shares one.
-    let own = OWN.try_with(|own| {
+    let own = OWN.with(|own| {
         let place = OwnPlace::take()?;
         let number = place.0;
         own.set(Some(place));
         Some(number)
     });
-    let place = own.ok().flatten().unwrap_or_else(|| SHARED.fetch_add(1, Ordering::Relaxed) % PLACES);
+    let place = own.flatten().unwrap_or_else(|| SHARED.fetch_add(1, Ordering::Relaxed) % PLACES);
     PLACE.set(place + 1);
     place
 }
 
 /// In the child of a fork(2): the places of threads that are not there are free.
 pub(crate) fn in_child() {
-    let own = OWN.try_with(|cell| {
+    let own = OWN.with(|cell| {
         let own = cell.take();
         let bit = own.as_ref().map_or(0, |own| 1 << own.0);
         cell.set(own);

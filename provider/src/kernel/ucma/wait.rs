@@ -1,13 +1,14 @@
 //! Waits for an event as a thread does in the kernel: the wait can be cancelled (`pthread_cancel(3)`), and outlasts a
 //! close(2) of the channel.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use urxe_ffi::ucma;
+use urxe_runtime::per_thread::PerThread;
 
 use super::{Channel, Command};
 
@@ -22,10 +23,8 @@ unsafe extern "C-unwind" {
     fn cancellable_nanosleep(time: *const libc::timespec, left: *mut libc::timespec) -> c_int;
 }
 
-thread_local! {
-    /// Channel that this thread waits for, kept open meanwhile. Dropped with the thread, should it be cancelled.
-    static HELD: RefCell<Option<Arc<Channel>>> = const { RefCell::new(None) };
-}
+/// Channel that a thread waits for, kept open meanwhile. Dropped with the thread, should it be cancelled.
+static HELD: PerThread<Cell<Option<Arc<Channel>>>> = PerThread::new();
 
 /// The thread that closed a channel last.
 static CLOSER: AtomicI32 = AtomicI32::new(0);
@@ -48,13 +47,13 @@ pub(super) fn is_for_an_event(bytes: &[u8]) -> bool {
 pub(super) fn hold(channel: Arc<Channel>) -> Place {
     let (socket, looks_only) = channel.waiting();
     let place = Place::Channel(socket, looks_only);
-    HELD.set(Some(channel));
+    HELD.with(|held| held.set(Some(channel)));
     place
 }
 
 /// Lets go of it.
 pub(super) fn release() {
-    drop(HELD.take());
+    drop(HELD.with(Cell::take));
 }
 
 /// Waits: whether there may be an event. If not, errno says why, as a read of the file would.
