@@ -116,7 +116,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let mut subnet = Subnet::new(now, config, 1 << 32);
     subnet.set_owner(now, u.ratio(7, 8)?);
     subnet.set_takes_traps(u.arbitrary()?);
-    let mut relayed = Vec::new();
+    let mut relayed: Vec<(u32, [u8; MAD_LEN])> = Vec::new();
     while !u.is_empty() {
         let from = lid(u)?;
         let gid = |last: Lid| Gid::from(std::net::IpAddr::from([10, 77, (last.0 >> 8) as u8, last.0 as u8]));
