@@ -344,7 +344,7 @@ vpp: build ## FD.io VPP over raw packet queue pairs; builds it first, 20 minutes
 	@mkdir -p $(TARGET_DIR)/conformance/vpp
 	source=$$(conformance/vpp/fetch $(TARGET_DIR)/conformance/vpp) && \
 	    built=$$(conformance/vpp/build "$$source" $(TARGET_DIR)/conformance/vpp) && \
-	    $(SUDO) conformance/vpp/run --vpp "$$built" --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/vpp.tsv
+	    $(SUDO) conformance/vpp/run --vpp "$$built" --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/vpp.tsv --results docs/results/vpp.md
 
 .PHONY: crates
 crates: build ## tests and examples of the crates ibverbs and sideway
