@@ -269,13 +269,14 @@ captures: build ## records urxe and the kernel's rxe anew; every packet must be 
 
 .PHONY: perftest
 perftest: build ## every perftest program with many options; TREE=debian-sid takes that distribution's programs
-	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux $(if $(TREE),$(DISTRIBUTION_PACKAGES))
+	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux tshark $(if $(TREE),$(DISTRIBUTION_PACKAGES))
 ifdef TREE
 	$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREE)
 	$(SUDO) conformance/perftest/run --tree $(TREE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
 	    --out $(TARGET_DIR)/conformance/perftest-$(TREE).tsv
 else
 	conformance/machine $(BIN_DIR) conformance/perftest/run --out $(TARGET_DIR)/conformance/perftest.tsv
+	$(SUDO) conformance/machine $(BIN_DIR) conformance/perftest/raw --out $(TARGET_DIR)/conformance/perftest-raw.tsv
 endif
 
 .PHONY: fabtests
