@@ -259,6 +259,14 @@ fn what_may_not_be_the_messages_is_not_stored() {
     qp.gets(O::SendMiddle, RQ_PSN + 2, Ext::None, &[3; MTU]);
     qp.gets(O::WriteMiddle, RQ_PSN + 3, Ext::None, &[3; MTU - 4]);
     assert_eq!(qp.node.memory().peek(qp.remote.addr, 8 * 256), before);
+    // Of the next message, whose memory ends too early.
+    let mut qp = agreed();
+    qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(reth(&qp)), &[1; MTU]);
+    let beyond = Reth { va: qp.remote.addr + 3 * 256, dma_len: 1 << 30, ..reth(&qp) };
+    qp.gets(O::WriteFirst, RQ_PSN + 3, Ext::Reth(beyond), &[4; MTU]);
+    let before = qp.node.memory().peek(qp.remote.addr, 8 * 256);
+    qp.gets(O::WriteMiddle, RQ_PSN + 4, Ext::None, &[5; MTU]);
+    assert_eq!(qp.node.memory().peek(qp.remote.addr, 8 * 256), before);
     // Where the region has gone meanwhile, the first packet that comes in its turn is refused.
     let mut qp = agreed();
     qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(Reth { dma_len: 8 * 256, ..reth(&qp) }), &[1; MTU]);

@@ -66,8 +66,13 @@ impl<H: Host> QueuePair<H> {
     /// Stores the bytes of a packet behind a gap at their place. Returns whether they are stored.
     pub(in crate::qp) fn store_early(&self, io: &Io<'_, H>, place: &Place, payload: &[u8]) -> bool {
         let Some(va) = place.reth.va.checked_add(place.offset) else { return false };
-        let part = Ask { va, length: payload.len() as u64, ..ask(self.peer(io), &place.reth, Access::REMOTE_WRITE) };
-        memory::access(io.memory, &part, Touch::Write(payload)).is_ok()
+        let whole = ask(self.peer(io), &place.reth, Access::REMOTE_WRITE);
+        let part = Ask { va, length: payload.len() as u64, ..whole };
+        // The next message's memory has not been checked yet.
+        //= spec/responder.md#rsp-009
+        //# All of the memory that a WRITE names MUST be checked before its first byte is stored.
+        memory::access(io.memory, &whole, Touch::Look).is_ok()
+            && memory::access(io.memory, &part, Touch::Write(payload)).is_ok()
     }
 }
 
