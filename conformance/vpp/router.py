@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from hosts import LIMIT, Failure, Host, cable
+from netns import LIMIT, Failure, Host, cable
 
 # Hardware addresses are VPP's own, made up at each start.
 ADDRESS = {"v0": "10.77.1.11", "w0": "10.77.2.11"}

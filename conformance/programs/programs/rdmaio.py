@@ -1,12 +1,9 @@
 """The crate rdma-io: streams of tokio over its three transports (SEND, a ring with credits, a ring with READs)."""
 
-import hashlib
-import os
 import pathlib
-import shutil
-import subprocess
 
-from hosts import Network, Skipped, check, wait_for
+from hosts import Network, check, wait_for
+from peer_crate import PeerCrate
 
 TITLE = "rdma-io, streams over rdma_cm"
 ORIGIN = "crates.io"
@@ -14,53 +11,22 @@ COMPARED = "each message that comes back"
 VERSION = "0.0.2"
 PEER = pathlib.Path(__file__).resolve().parent.parent / "peers/rdma_io_peer.rs"
 PORT = 7500
-MANIFEST = f"""[package]
-name = "rdma-io-peer"
-version = "0.1.0"
-edition = "2021"
-
-[dependencies]
-rdma-io = "={VERSION}"
+CRATE = PeerCrate(f"rdma-io-{VERSION}", PEER, f"""rdma-io = "={VERSION}"
 futures = "0.3"
-tokio = {{ version = "1", features = ["macros", "rt-multi-thread"] }}
-
-[workspace]
-"""
+tokio = {{ version = "1", features = ["macros", "rt-multi-thread"] }}""")
 
 
 def prepare(store):
-    def build(new):
-        (new / "src").mkdir()
-        (new / "Cargo.toml").write_text(MANIFEST)
-        shutil.copy2(PEER, new / "src/main.rs")
-        # Not the flags and the folder of urxe's own build.
-        foreign = ("RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET")
-        environment = {name: value for name, value in os.environ.items() if name not in foreign}
-        done = subprocess.run(["cargo", "build", "--quiet", "--release"], cwd=new, env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            raise Skipped(f"does not build: {' / '.join(done.stdout.splitlines()[:6])}")
-        shutil.copy2(new / "target/release/rdma-io-peer", new)
-        shutil.rmtree(new / "target")
-
-    store.once(name(), build)
-
-
-def name():
-    return f"rdma-io-{VERSION}-{hashlib.sha256(PEER.read_bytes()).hexdigest()[:12]}"
+    CRATE.prepare(store)
 
 
 def version(store):
     return VERSION
 
 
-def program(store):
-    return store.folder / name() / "rdma-io-peer"
-
-
 class Pair:
     def __init__(self, store, net, transport):
-        self.program, self.net, self.transport = program(store), net, transport
+        self.program, self.net, self.transport = CRATE.program(store), net, transport
         self.address = f"{net.hosts[0].address}:{PORT}"
         self.serve()
 

@@ -2,7 +2,7 @@
 //!
 //! Looking a region up costs a lock and a reference count, as much as copying a hundred bytes. Messages mostly come one
 //! after the other for the same region, so the one used last is at hand for the rest of a turn: as long as one queue
-//! pair is at work. A thread's own context keeps it for its next turn, too ([`kept`](super::kept)).
+//! pair is at work. A thread's own context keeps it for its next turn, too (`kept`).
 
 use std::cell::{Cell, Ref, RefCell};
 use std::ops::Deref;
