@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn codes_are_found_by_parts_and_by_what_programs_print() {
         let names = |words| search(words).iter().map(|(_, entry)| entry.name).collect::<Vec<_>>();
-        assert_eq!(names("retry"), ["IBV_WC_RETRY_EXC_ERR", "IBV_WC_RNR_RETRY_EXC_ERR"]);
-        assert_eq!(names("RNR"), ["IBV_WC_RNR_RETRY_EXC_ERR", "RNR_NAK"]);
+        assert_eq!(names("retry"), ["IBV_WC_RETRY_EXC_ERR", "IBV_WC_RNR_RETRY_EXC_ERR", "REJ_INVALID_RNR_RETRY"]);
+        assert_eq!(names("RNR"), ["IBV_WC_RNR_RETRY_EXC_ERR", "RNR_NAK", "REJ_INVALID_RNR_RETRY"]);
         assert_eq!(names("rem access"), ["IBV_WC_REM_ACCESS_ERR"]);
         let line = "Failed status transport retry counter exceeded (12) for wr_id 2";
         assert_eq!(names(line), ["IBV_WC_RETRY_EXC_ERR"]);

@@ -101,7 +101,8 @@ fn only_a_bound_id_asks_for_services() {
     let body = [&id.to_ne_bytes()[..], &[0; 76], &1_u32.to_ne_bytes(), &[0; 4]].concat();
     let bytes = [&super::RESOLVE_IB_SERVICE.to_ne_bytes()[..], &[88, 0, 0, 0], &body].concat();
     assert_eq!(run(&channel, &bytes), Err(Errno(libc::EINVAL)), "not bound to a device");
-    assert_eq!(run(&channel, &bytes[..40]), Err(Errno(libc::EINVAL)), "half a command");
+    let half = [&super::RESOLVE_IB_SERVICE.to_ne_bytes()[..], &[32, 0, 0, 0], &body[..32]].concat();
+    assert_eq!(run(&channel, &half), Err(Errno(libc::EINVAL)), "half a command");
     assert_eq!(destroy_id(&channel, id), Ok(0));
 }
 
