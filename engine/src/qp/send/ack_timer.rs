@@ -8,7 +8,7 @@ use crate::qp::attr::QpAttr;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AckTimer {
     /// 4.096 µs · 2^timeout (2 ms at least) until the first try. Those that follow without an answer have up to four times as
-    /// long, which IBA 9.7.6.1.3 allows, but more than twice as long only below [`PATIENCE`]: a peer that has no processor
+    /// long, which IBA 9.7.6.1.3 allows, but more than twice as long only below `PATIENCE`: a peer that has no processor
     /// for a while, or loses its port's owner, is not given up, and a lost packet is sent again as soon as ever.
     #[default]
     Specified,
