@@ -72,23 +72,31 @@ def kill_server(store):
         pair.client.success(60)
 
 
-def rail_down(store):
-    """The rail goes down under load: the client ends with an error. It comes up again, and the next pair uses it."""
-    with Network(rails=2) as net:
-        # What the ends say to each other by TCP takes the other rail.
-        pair = Pair(store, net, "rc_v,self", address=net.hosts[0].addresses[1])
-        pair.start("tag_bw", 65536, 100_000_000, "-e")
-        net.hosts[1].busy()
-        net.hosts[1].ip("link", "set", "eth0", "down")
-        check(pair.client.end(180) != 0, "the client ended well")
-        pair.server.kill()
-        net.hosts[1].ip("link", "set", "eth0", "up")
-        pair.start("tag_lat", 8, 100)
-        pair.client.success(60)
+def rail_down(rails):
+    """The rail in use goes down under load: the client ends with an error. It comes up again, and the next pair uses it.
+
+    The client's messages wait for READs of the server, which fails after its tries; UCX tells the client by its keepalive, a minute later.
+    """
+
+    def case(store):
+        with Network(rails=rails) as net:
+            # What the ends say to each other by TCP takes another rail.
+            devices = ",".join(f"urxe{rail}:1" for rail in range(rails))
+            pair = Pair(store, net, "rc_v,self", devices, net.hosts[0].addresses[1])
+            pair.start("tag_bw", 65536, 100_000_000, "-e")
+            net.hosts[1].busy()
+            net.hosts[1].ip("link", "set", "eth0", "down")
+            check(pair.client.end(180) != 0, "the client ended well")
+            check("port error" in pair.client.text(), "no event of the port, by UCX's log")
+            pair.server.kill()
+            net.hosts[1].ip("link", "set", "eth0", "up")
+            pair.start("tag_lat", 8, 100)
+            check("(rc_verbs/urxe0:1" in pair.client.success(60), "the rail is not used again, by UCX's log")
+    return case
 
 
 CASES = {
     **{f"{transport}/{test}/{size}": measure(transport, test, size)
        for transport in ("rc_verbs", "ud_verbs") for test, size in TESTS},
-    "kill-server": kill_server, "rail-down": rail_down,
+    "kill-server": kill_server, "rail-down": rail_down(2), "one-of-eight-down": rail_down(8),
 }
