@@ -75,4 +75,4 @@ pub use snapshot::Snapshot;
 pub use status::{host_counter, host_counters, own_counter};
 pub use stderr::Stderr;
 pub use terminal::Terminal;
-pub use world::{Host, World, wait_until};
+pub use world::{Host, World, wait_until, wait_within};

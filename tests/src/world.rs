@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -338,8 +338,13 @@ impl Drop for Holder {
 }
 
 /// Waits for `condition`, looking at it every few milliseconds.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+pub fn wait_until(what: &str, condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait_within(PATIENCE, what, condition)
+}
+
+/// Waits for `condition` as [`wait_until`] does, for something that others take this long for at most.
+pub fn wait_within(patience: Duration, what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + patience;
     while !condition()? {
         ensure!(Instant::now() < deadline, "waited in vain: {what}");
         sleep(TICK);
