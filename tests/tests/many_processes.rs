@@ -1,7 +1,7 @@
 //! Many processes on one address, and the death of the one that owns the port.
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Leftovers, Pair, PingPong, World, port_owner, wait_until};
+use urxe_tests::{Leftovers, Pair, Perftest, PingPong, World, port_owner, wait_until};
 
 const PAIRS: usize = 16;
 
@@ -13,6 +13,7 @@ fn start_pairs(world: &World, options: &PingPong) -> Result<Vec<Pair>> {
 fn sixteen_pairs_on_one_address_finish() -> Result<()> {
     let world = World::new()?;
     world.host().set_env("URXE_LOOPBACK", "udp");
+    world.host().set_env("URXE_EXPLAIN", "failure");
     let options = PingPong { iters: 2000, events: true, ..PingPong::default() };
     for (index, pair) in start_pairs(&world, &options)?.into_iter().enumerate() {
         pair.finish().with_context(|| format!("pair {index}"))?;
@@ -38,12 +39,15 @@ fn the_others_finish_when_the_port_owner_is_killed() -> Result<()> {
     let world = World::new()?;
     // Through memory nobody would need the owner.
     world.host().set_env("URXE_LOOPBACK", "udp");
-    // So many exchanges that the last pairs have hardly begun when the owner is killed, whoever else wants the processors.
-    let options = PingPong { iters: 20_000, events: true, ..PingPong::default() };
-    let mut pairs = start_pairs(&world, &options)?;
+    world.host().set_env("URXE_EXPLAIN", "failure");
+    // So many exchanges that the last pairs have hardly begun when the owner is killed, whoever else wants the processors. ACK
+    // timeouts of a second: a program that gets no processor for that long is not taken for dead.
+    let start =
+        || Perftest::start("ib_send_lat", &["-e", "-u", "18", "-n", "20000", "-s", "4096"], world.host(), world.host());
+    let mut pairs = (0..PAIRS).map(|_| start()).collect::<Result<Vec<_>>>()?;
 
     let owner = port_owner(world.host(), "127.0.0.1")?;
-    let is_owner = |pair: &Pair| [pair.server.pid(), pair.client.pid()].contains(&owner);
+    let is_owner = |pair: &Perftest| [pair.server.pid(), pair.client.pid()].contains(&owner);
     let index = pairs.iter().position(is_owner).with_context(|| format!("the owner, {owner}, is none of ours"))?;
     let victims = pairs.swap_remove(index);
     let mut others = 0;

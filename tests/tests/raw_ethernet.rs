@@ -327,7 +327,10 @@ fn perftest_multicast() -> Result<()> {
     })?;
     world.host().run("raw_ethernet_bw", &end("--client", NEAR, FAR))?;
     let said = server.finish(TIMEOUT)?;
-    ensure!(said.stdout.lines().any(|line| line.trim_start().starts_with("512 ") && line.contains(&format!(" {FRAMES} "))), "{said}");
+    ensure!(
+        said.stdout.lines().any(|line| line.trim_start().starts_with("512 ") && line.contains(&format!(" {FRAMES} "))),
+        "{said}"
+    );
     Ok(())
 }
 
