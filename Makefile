@@ -181,7 +181,7 @@ lossy-network: setup build ## goodput over networks that lose or reorder packets
 	URXE_GOODPUT=10 $(CARGO) test -p urxe-tests --test lossy_network -- --nocapture goodput
 
 .PHONY: shared-link
-shared-link: setup build ## three senders on a link of 1 Gbit/s, with DCQCN and without
+shared-link: setup build ## three senders on a link of 50 Mbit/s, with DCQCN and without
 	$(CARGO) test -p urxe-tests --test congestion -- --ignored --nocapture three_senders
 
 .PHONY: fuzz
