@@ -128,10 +128,16 @@ fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr)
         });
     }
     let deadline = Instant::now() + TIMEOUT;
-    while Instant::now() < deadline {
+    loop {
+        let is_over = Instant::now() >= deadline;
+        // Every look is at all sockets, the last one too: on a busy machine there are few.
+        receiver.woken();
         receiver.receive(port, 1, &mut |_| false);
         if arrived(port) > before {
             return None;
+        }
+        if is_over {
+            break;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
