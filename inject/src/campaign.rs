@@ -153,7 +153,7 @@ impl Campaign {
         let mut tries = if count == 0 { TRIES } else { 0 };
         loop {
             match peer.shake(handshake, count, self.patience) {
-                Err(Error::Refused(_) | Error::Silent(..)) if tries < TRIES => {
+                Err(Error::Refused(_)) if tries < TRIES => {
                     tries += 1;
                     std::thread::sleep(self.patience / 10);
                 }

@@ -28,14 +28,18 @@ pub enum Handshake {
 const LINE: usize = 52;
 /// How long a wait for datagrams of rdma_cm lasts, before events are looked at again.
 const STEP: Duration = Duration::from_millis(50);
+/// Least patience with an end that has had a connection: on a busy machine it has not seen the end of that one yet.
+const NEXT: Duration = Duration::from_secs(10);
 
 impl Peer<'_> {
-    /// Makes a connection, with a new queue pair; `count` is the number of connections before it.
+    /// Makes a connection, with a new queue pair; `count` is the number of connections before it. One that comes after others has ten
+    /// seconds at least. An end that is silent till then is not to be asked anew: it might take the connection that was given up.
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Silent`]: by the other end; [`Error::Os`].
     pub fn shake(&mut self, handshake: Handshake, count: u32, patience: Duration) -> Result<(), Error> {
         self.renew(count);
+        let patience = if count == 0 { patience } else { patience.max(NEXT) };
         match handshake {
             Handshake::PingPong(server) => {
                 let tcp = TcpStream::connect_timeout(&server, patience)

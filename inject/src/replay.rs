@@ -103,7 +103,8 @@ impl Replay {
             while let Err(error) = peer.shake(handshake, count, self.patience) {
                 tries += 1;
                 match error {
-                    Error::Refused(_) | Error::Silent(..) if tries < 3 => std::thread::sleep(self.patience / 10),
+                    Error::Refused(_) if tries < 3 => std::thread::sleep(self.patience / 10),
+                    Error::Silent(..) if tries < 3 && round == 0 => std::thread::sleep(self.patience / 10),
                     Error::Refused(why) | Error::Silent(_, why) if round > 0 => {
                         let last = round - 1;
                         report.found =
