@@ -24,6 +24,12 @@ pub struct Launcher {
     user: Vec<String>,
 }
 
+/// Options that have saquery wait longer for its answer. By itself it waits for a second and asks once: too little beside others who
+/// want the processors.
+fn patience<'a>(program: &[&str]) -> &'a [&'a str] {
+    if program == ["saquery"] { &["-t", "20000"] } else { &[] }
+}
+
 impl Launcher {
     /// The two files in a folder of the world, and a folder for temporary files that everybody may use.
     pub fn new() -> Result<Self> {
@@ -104,7 +110,8 @@ impl Launcher {
     pub fn command_on(&self, host: &Host, options: &[&str], words: &[&str]) -> Result<Command> {
         let urxe = self.urxe();
         let urxe = utf8(&urxe)?;
-        Ok(self.plain_on(host, &[&[urxe, "run"], options, &["--"], words].concat()))
+        let (program, args) = words.split_at(words.len().min(1));
+        Ok(self.plain_on(host, &[&[urxe, "run"], options, &["--"], program, patience(program), args].concat()))
     }
 
     /// Runs `urxe run -- WORDS` to its end.
