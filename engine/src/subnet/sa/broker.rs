@@ -149,13 +149,16 @@ impl Broker {
         self.groups.values().filter_map(|group| group.record.as_ref())
     }
 
-    /// Takes a group that the owner of the port's address has told of.
-    pub(super) fn hear(&mut self, now: Instant, told: &ToldGroup) {
+    /// Takes a group that the owner of the port's address has told of. The port has this GID: in announcements its place is that of
+    /// the LID.
+    pub(super) fn hear(&mut self, now: Instant, told: &ToldGroup, gid: &[u8; 16]) {
         let is_of_processes = told.kind != GroupKind::OfPort && is_sound(&told.record);
         let mgid = mgid_of(&told.record);
         if is_of_processes && !self.is_owner && (self.groups.len() < OWN || self.groups.contains_key(&mgid)) {
             let group = self.groups.entry(mgid).or_default();
-            (group.record, group.heard) = (Some(told.record), Some(now));
+            let mut record = told.record;
+            member::PORT_GID.put_slice(&mut record, gid);
+            (group.record, group.heard) = (Some(record), Some(now));
         }
     }
 

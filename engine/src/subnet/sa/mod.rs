@@ -61,7 +61,7 @@ impl Administration {
         groups: impl Iterator<Item = &'a ToldGroup> + Clone,
     ) -> Result<(), Refusal> {
         if host.0 == own {
-            groups.clone().for_each(|group| self.broker.hear(now, group));
+            groups.clone().for_each(|group| self.broker.hear(now, group, &host.1));
         }
         // What a program administers, it knows.
         let here = groups.filter(|group| group.kind != GroupKind::Elsewhere);

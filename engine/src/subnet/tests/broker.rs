@@ -183,7 +183,8 @@ fn another_administration_is_told_anew() {
 /// Another process that answers for the port hears of its groups; those that no process claims it leaves.
 #[test]
 fn the_next_owner_leaves_what_nobody_claims() {
-    for has_manager in [false, true] {
+    // One announcement tells of both groups: of the first without its PortGID, whose place is that of the LID.
+    for (has_manager, claimed, unclaimed) in [(false, 7, 8), (false, 8, 7), (true, 7, 8), (true, 8, 7)] {
         let mut net = if has_manager { with_manager() } else { Net::new(&[SOLO, PEER]) };
         let now = net.now;
         net.hosts.push((SOLO, Subnet::new(now, config(SOLO), 9 << 32)));
@@ -201,15 +202,18 @@ fn the_next_owner_leaves_what_nobody_claims() {
         net.hosts[0].1.set_owner(now, true);
         assert!(net.hosts[0].1.take_owner_change());
         net.relayed.clear();
-        assert_eq!(join(&mut net, SECOND, 1, 1), Some(Ok(1)), "claimed: there is nothing to ask");
+        let claims = ask(&mut net, request(SECOND, 1, SET, claimed, 1));
+        assert_eq!(claims, Some(Ok(1)), "there is nothing to ask");
         net.pass(Duration::from_secs(6));
         if has_manager {
             let [(0, _, request)] = net.relayed[..] else { panic!("one leave") };
-            assert_eq!((request[3], request[sa::DATA + 15]), (sa::METHOD_DELETE, 8));
+            assert_eq!((request[3], request[sa::DATA + 15]), (sa::METHOD_DELETE, unclaimed));
+            assert_eq!(member::PORT_GID.slice(&request[sa::DATA..]), gid_of(SOLO));
         } else {
-            assert_eq!(members(&mut net), 1);
-            let left = net.administer(sa::METHOD_GET_TABLE, Record::Member as u16, 1, &record(8)).unwrap();
-            assert_eq!(left, Vec::<Vec<u8>>::new());
+            for (group, members) in [(claimed, 1), (unclaimed, 0)] {
+                let all = net.administer(sa::METHOD_GET_TABLE, Record::Member as u16, 1, &record(group)).unwrap();
+                assert_eq!(all.len(), members, "{group}");
+            }
         }
         assert!(net.hosts[0].1.processes_in_groups().eq([AgentId(SECOND)]));
     }
