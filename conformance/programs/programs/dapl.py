@@ -29,19 +29,26 @@ def prepare_provider(net):
     return {"DAT_OVERRIDE": configuration, "URXE_EXPLAIN": 1}
 
 
-def start(net, server_words, client_words):
+def listens(host, by_tcp):
+    """Whether a program listens by rdma_cm, and by TCP too."""
+    tables = pathlib.Path(f"/proc/{host.holder.pid}/net")
+    lines = [line.split() for name in ("tcp", "tcp6") for line in (tables / name).read_text().splitlines()[1:]]
+    return "@urxe/1/service/" in (tables / "unix").read_text() and (not by_tcp or any(line[3] == "0A" for line in lines))
+
+
+def start(net, server_words, client_words, by_tcp=False):
     env = prepare_provider(net)
     server = net.hosts[0].start(*server_words, env=env)
-    wait_for(lambda: "@urxe/1/service/" in pathlib.Path(f"/proc/{net.hosts[0].holder.pid}/net/unix").read_text()
-             or not server.running(), 60, "the server listens")
+    wait_for(lambda: listens(net.hosts[0], by_tcp) or not server.running(), 60, "the server listens")
     return server, net.hosts[1].start(*client_words, env=env)
 
 
 def dtest(*options, program="dtest", said="DAPL Test Complete. PASSED"):
     def case(store):
         with Network() as net:
+            # The client asks by TCP where to connect to.
             server, client = start(net, [program, "-s", "-P", PROVIDER, *options],
-                                   [program, "-P", PROVIDER, "-h", net.hosts[0].address, *options])
+                                   [program, "-P", PROVIDER, "-h", net.hosts[0].address, *options], by_tcp=True)
             for end in (client, server):
                 text = end.success(120)
                 check(said in text, end.last_lines())
