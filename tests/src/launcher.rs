@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::artifacts;
+use crate::copy::copy_program;
 use crate::process::{Finished, TIMEOUT};
 use crate::world::{Host, World};
 
@@ -43,7 +44,7 @@ impl Launcher {
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         }
         for name in ["urxe", "liburxe.so"] {
-            fs::copy(artifacts::bin_dir()?.join(name), dir.join(name))?;
+            copy_program(artifacts::bin_dir()?.join(name), dir.join(name))?;
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755))?;
         }
         world.host().set_env("TMPDIR", tmp.to_str().context("a path that is not UTF-8")?);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::World;
+use urxe_tests::{World, copy_program};
 
 /// Run by `make cargo-install`: it compiles the release build, if that has not been done.
 #[test]
@@ -58,7 +58,7 @@ fn cargo_install_leaves_a_working_pair() -> Result<()> {
 fn a_command_alone_says_how_to_get_the_library() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let urxe = folder.path().join("urxe");
-    std::fs::copy(urxe_tests::artifacts::urxe()?, &urxe)?;
+    copy_program(urxe_tests::artifacts::urxe()?, &urxe)?;
     let output = Command::new(&urxe).args(["run", "--", "true"]).output()?;
     ensure!(
         !folder.path().join("liburxe.so").is_file(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Process, TIMEOUT, World, artifacts, wait_until};
+use urxe_tests::{Process, TIMEOUT, World, artifacts, copy_program, wait_until};
 
 /// Starts podman where its sockets, locks and CDI files are nobody else's: `$0` is the specification.
 const ALONE: &str = "set -e
@@ -49,7 +49,7 @@ fn image(dir: &Path) -> Result<PathBuf> {
     }
     let copy = |from: &str, to: PathBuf| -> Result<()> {
         fs::create_dir_all(to.parent().context("a file without a folder")?)?;
-        fs::copy(from, to).with_context(|| from.to_owned()).map(drop)
+        copy_program(from, to)
     };
     let copy_libraries = |of: &Path| -> Result<()> {
         let libraries = Command::new("ldd").arg(of).output()?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Finished, Launcher, TIMEOUT, World, artifacts, wait_for_listener, wait_until};
+use urxe_tests::{Finished, Launcher, TIMEOUT, World, artifacts, copy_program, wait_for_listener, wait_until};
 
 /// Runs the doctor on this machine, as its root.
 fn consult(world: &World, options: &[&str]) -> Result<Finished> {
@@ -276,7 +276,7 @@ fn devices_that_this_user_may_not_open() -> Result<()> {
     let world = World::new()?;
     std::fs::set_permissions(world.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     for name in ["urxe", "liburxe.so"] {
-        std::fs::copy(artifacts::bin_dir()?.join(name), world.dir().join(name))?;
+        copy_program(artifacts::bin_dir()?.join(name), world.dir().join(name))?;
     }
     let urxe = world.dir().join("urxe").display().to_string();
     let as_user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", &urxe, "doctor", "--for", "installed"];

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Host, PingPong, Snapshot, World, artifacts};
+use urxe_tests::{Host, PingPong, Snapshot, World, artifacts, copy_program};
 
 #[test]
 fn the_machine_is_as_before_after_uninstall() -> Result<()> {
@@ -198,13 +198,13 @@ fn the_two_files_work_from_any_folder() -> Result<()> {
     let elsewhere = world.dir().join("elsewhere");
     fs::create_dir(&elsewhere)?;
     let urxe = elsewhere.join("urxe");
-    fs::copy(artifacts::urxe()?, &urxe)?;
+    copy_program(artifacts::urxe()?, &urxe)?;
 
     let alone = host.try_run(&urxe, &["install"])?.failure()?;
     ensure!(alone.stderr.contains(&format!("{} is missing", elsewhere.join("liburxe.so").display())), "{alone}");
     ensure!(alone.stderr.lines().count() == 1, "not one line: {alone}");
 
-    fs::copy(artifacts::bin_dir()?.join("liburxe.so"), elsewhere.join("liburxe.so"))?;
+    copy_program(artifacts::bin_dir()?.join("liburxe.so"), elsewhere.join("liburxe.so"))?;
     host.run(&urxe, &["install"])?;
     host.set_env("SYSFS_PATH", "/var/lib/urxe/sysfs");
     let devices = host.run("ibv_devices", &[])?;
@@ -219,8 +219,8 @@ fn without_root_one_line_says_what_to_do() -> Result<()> {
     let dir = tempfile::Builder::new().prefix("unprivileged-").tempdir_in("/tmp")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
     let urxe = dir.path().join("urxe");
-    fs::copy(artifacts::urxe()?, &urxe)?;
-    fs::copy(artifacts::bin_dir()?.join("liburxe.so"), dir.path().join("liburxe.so"))?;
+    copy_program(artifacts::urxe()?, &urxe)?;
+    copy_program(artifacts::bin_dir()?.join("liburxe.so"), dir.path().join("liburxe.so"))?;
     let urxe = urxe.to_str().context("a path that is not UTF-8")?;
     let root = is_root();
     // In a user namespace with root alone mapped there is no other user to become, but nobody.
@@ -241,7 +241,7 @@ fn an_upgrade_under_a_running_program() -> Result<()> {
     let old = world.dir().join("old");
     fs::create_dir(&old)?;
     for name in ["urxe", "liburxe.so"] {
-        fs::copy(artifacts::bin_dir()?.join(name), old.join(name))?;
+        copy_program(artifacts::bin_dir()?.join(name), old.join(name))?;
         fs::OpenOptions::new().append(true).open(old.join(name))?.write_all(b"an older one")?;
     }
     let before = Snapshot::of_machine(host)?;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use urxe_tests::{Finished, Host, TIMEOUT, World, artifacts, wait_until};
+use urxe_tests::{Finished, Host, TIMEOUT, World, artifacts, copy_program, wait_until};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -102,7 +102,7 @@ fn readable_copy() -> Result<tempfile::TempDir> {
     let dir = tempfile::Builder::new().prefix("recipes-").tempdir_in("/tmp")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
     for name in ["urxe", "liburxe.so"] {
-        fs::copy(artifacts::bin_dir()?.join(name), dir.path().join(name))?;
+        copy_program(artifacts::bin_dir()?.join(name), dir.path().join(name))?;
     }
     Ok(dir)
 }

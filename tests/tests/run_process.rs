@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Finished, Launcher, TIMEOUT, wait_until};
+use urxe_tests::{Finished, Launcher, TIMEOUT, copy_program, wait_until};
 
 #[test]
 fn exit_statuses() -> Result<()> {
@@ -469,8 +469,8 @@ fn a_hidden_folder_is_said_in_a_line() -> Result<()> {
     let script = "mount -t tmpfs tmpfs /dev/shm; ibv_devices || true; \"$URXE\" doctor --for run";
     // A path without spaces: the library is not in the folder then, and can say something.
     let urxe = launcher.tmp().join("urxe");
-    fs::copy(launcher.urxe(), &urxe)?;
-    fs::copy(launcher.urxe().with_file_name("liburxe.so"), urxe.with_file_name("liburxe.so"))?;
+    copy_program(launcher.urxe(), &urxe)?;
+    copy_program(launcher.urxe().with_file_name("liburxe.so"), urxe.with_file_name("liburxe.so"))?;
     let mut command = launcher.host().command(&urxe);
     command.args(["run", "--", "unshare", "--mount", "sh", "-ec", script]).env("URXE", &urxe);
     let said = launcher.host().start(command)?.finish(TIMEOUT)?.success()?;

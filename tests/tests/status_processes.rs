@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use urxe_tests::{Host, TIMEOUT, World, artifacts, wait_for_listener, wait_until};
+use urxe_tests::{Host, TIMEOUT, World, artifacts, copy_program, wait_for_listener, wait_until};
 
 fn json(host: &Host) -> Result<Vec<Value>> {
     let said = host.run(artifacts::urxe()?, &["status", "--json"])?;
@@ -68,7 +68,7 @@ fn other_users_see_that_there_is_something() -> Result<()> {
     let _server = wait_for_listener(host, server, port)?;
     std::fs::set_permissions(world.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let urxe = world.dir().join("urxe");
-    std::fs::copy(artifacts::urxe()?, &urxe)?;
+    copy_program(artifacts::urxe()?, &urxe)?;
     let urxe = urxe.to_str().context("a path that is not UTF-8")?;
     let words = ["--reuid=65534", "--regid=65534", "--clear-groups", urxe, "status"];
     let said = host.run("setpriv", &words)?;
@@ -103,7 +103,7 @@ while True:
     let host = world.host();
     std::fs::set_permissions(world.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let urxe = world.dir().join("urxe");
-    std::fs::copy(artifacts::urxe()?, &urxe)?;
+    copy_program(artifacts::urxe()?, &urxe)?;
     let urxe = urxe.to_str().context("a path that is not UTF-8")?;
     let as_user = |user: &str| [format!("--reuid={user}"), "--regid=65534".into(), "--clear-groups".into()];
     let user = as_user("65534");
