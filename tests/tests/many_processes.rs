@@ -40,10 +40,10 @@ fn the_others_finish_when_the_port_owner_is_killed() -> Result<()> {
     // Through memory nobody would need the owner.
     world.host().set_env("URXE_LOOPBACK", "udp");
     world.host().set_env("URXE_EXPLAIN", "failure");
-    // So many exchanges that the last pairs have hardly begun when the owner is killed, whoever else wants the processors. ACK
+    // So many messages that the last pairs have hardly begun when the owner is killed, whoever else wants the processors. ACK
     // timeouts of a second: a program that gets no processor for that long is not taken for dead.
-    let start =
-        || Perftest::start("ib_send_lat", &["-e", "-u", "18", "-n", "20000", "-s", "4096"], world.host(), world.host());
+    let options = ["-e", "-u", "18", "-n", "20000", "-s", "4096", "-t", "4", "-Q", "1"];
+    let start = || Perftest::start("ib_send_bw", &options, world.host(), world.host());
     let mut pairs = (0..PAIRS).map(|_| start()).collect::<Result<Vec<_>>>()?;
 
     let owner = port_owner(world.host(), "127.0.0.1")?;
@@ -54,7 +54,7 @@ fn the_others_finish_when_the_port_owner_is_killed() -> Result<()> {
     for pair in &mut pairs {
         others += usize::from(pair.server.is_running()? && pair.client.is_running()?);
     }
-    ensure!(others > 0, "too few exchanges: every pair is through already");
+    ensure!(others > 0, "too few messages: every pair is through already");
     let end = if victims.server.pid() == owner { &victims.server } else { &victims.client };
     end.signal(libc::SIGKILL)?;
 
