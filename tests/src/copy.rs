@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 /// would have it open as well, and `execve(2)` fails with ETXTBSY while anybody has.
 ///
 /// # Errors
-/// What cp(1) says.
+/// Failure of cp(1).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
     let done = Command::new("cp").arg("--").args([from.as_ref(), to.as_ref()]).output().context("cp")?;
     ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

@@ -37,7 +37,11 @@ fn receive_buffers_of_4_kib() -> Result<()> {
 #[test]
 fn no_buffers_to_send_from_now_and_then() -> Result<()> {
     let world = short_of("SHORT_SEND", "50")?;
-    finishes(&world, &[(8, 500), (65_536, 100)])?;
+    for (size, iters) in [(8, 500), (65_536, 100)] {
+        // The last ACK may be what finds no buffer, and who sends it ends.
+        let pingpong = PingPong { size, iters, validate: true, ..PingPong::default() };
+        pingpong.run_despite_loss(world.host(), world.host()).with_context(|| format!("{size} bytes"))?;
+    }
     // That it really stands in front of libc: without any buffer nothing can be sent.
     world.host().set_env("SHORT_SEND", "1");
     let pair = PingPong { size: 8, iters: 1, ..PingPong::default() }.start(world.host(), world.host())?;
