@@ -315,7 +315,7 @@ fn share_a_link(variables: &[(&str, &str)]) -> Result<Shares> {
 /// Three senders share a link of 50 Mbit/s by DCQCN; without congestion control they fill its queue until packets are lost. Prints the
 /// figures for `make shared-link`.
 #[test]
-#[ignore = "half a minute; `make shared-link`"]
+#[ignore = "minutes; `make shared-link`"]
 fn three_senders_share_a_link() -> Result<()> {
     // Those for 1 Gbit/s of docs/internals/congestion.md, where all takes twenty times as long.
     let parameters = "min_time_between_cnps=1000,dce_tcp_rtt=1100,rpg_time_reset=30000,rpg_byte_reset=0,rpg_threshold=5,\

@@ -149,8 +149,8 @@ impl Broker {
         self.groups.values().filter_map(|group| group.record.as_ref())
     }
 
-    /// Takes a group that the owner of the port's address has told of. The port has this GID: in announcements its place is that of
-    /// the LID.
+    /// Takes a group that the owner of the port's address has told of. `gid` is the port's: an announcement has the LID where the
+    /// PortGID of its first group belongs.
     pub(super) fn hear(&mut self, now: Instant, told: &ToldGroup, gid: &[u8; 16]) {
         let is_of_processes = told.kind != GroupKind::OfPort && is_sound(&told.record);
         let mgid = mgid_of(&told.record);
