@@ -152,6 +152,7 @@ fn count_verb(verb: Verb, act: impl FnOnce(bool) -> Result<usize, Errno>) -> c_i
 mod tests {
     use urxe_ffi::verbs as v;
 
+    use super::panics::ONE_AT_A_TIME;
     use super::*;
     use crate::kernel::event_file::EventFile;
     use std::sync::Arc;
@@ -176,6 +177,7 @@ mod tests {
 
     #[test]
     fn a_panic_makes_every_device_fatal() {
+        let _alone = ONE_AT_A_TIME.lock();
         let (one, other) = (PortEvents::new(), PortEvents::new());
         let (file, fd) = EventFile::new().unwrap();
         let file: Arc<dyn EventSink> = Arc::new(file);

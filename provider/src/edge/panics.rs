@@ -17,3 +17,7 @@ pub(super) fn caught<T>(act: impl FnOnce() -> T) -> Result<T, Errno> {
         BROKEN
     })
 }
+
+/// Held by each test that panics or looks at which devices have failed: a panic fails those of the whole process.
+#[cfg(test)]
+pub(super) static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -310,6 +310,7 @@ unsafe fn put_list_aside<W: Request>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edge::panics::ONE_AT_A_TIME;
     use urxe_runtime::port_events::PortEvents;
 
     /// Puts a call aside that panics, as a signal handler does.
@@ -321,6 +322,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_a_call_put_aside_makes_devices_fatal_and_goes_no_further() {
+        let _alone = ONE_AT_A_TIME.lock();
         let port = PortEvents::new();
         for _ in 0..2 {
             assert_eq!(inside(|_| inside(|_| put_aside())), ());
