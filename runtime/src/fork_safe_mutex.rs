@@ -70,6 +70,8 @@ mod tests {
         static TABLE: ForkSafeMutex<u32> = ForkSafeMutex::new(0);
         let (told, tells) = mpsc::channel();
         let (forks, forked) = mpsc::channel::<()>();
+        // A test that really forks may hold up this one.
+        const PATIENCE: Duration = Duration::from_secs(120);
         let forking = told.clone();
         let thread = thread::spawn(move || {
             let kept = keep_all();
@@ -77,11 +79,11 @@ mod tests {
             forked.recv().unwrap();
             drop(kept);
         });
-        assert_eq!(tells.recv_timeout(Duration::from_secs(10)), Ok(0), "who forks waits for itself");
+        assert_eq!(tells.recv_timeout(PATIENCE), Ok(0), "who forks waits for itself");
         let another = thread::spawn(move || told.send(TABLE.with(|count| *count + 1)).unwrap());
         assert!(tells.recv_timeout(Duration::from_millis(50)).is_err());
         forks.send(()).unwrap();
-        assert_eq!(tells.recv_timeout(Duration::from_secs(10)), Ok(1));
+        assert_eq!(tells.recv_timeout(PATIENCE), Ok(1));
         thread.join().unwrap();
         another.join().unwrap();
     }

@@ -88,6 +88,12 @@ pub const DIAGNOSTICS: &[(&str, &[&str])] = &[
 /// Commands of infiniband-diags that the subnet refuses, and what they say.
 pub const REFUSED_DIAGNOSTICS: &[(&str, &str)] = &[("ibccquery CongestionInfo {lid}", "CongestionInfo")];
 
+/// Options that have saquery wait longer for its answer. By itself it waits for a second and asks once: too little beside others who
+/// want the processors.
+pub(crate) fn patience<'a>(program: &[&str]) -> &'a [&'a str] {
+    if program == ["saquery"] { &["-t", "20000"] } else { &[] }
+}
+
 /// A subnet of one host or two.
 #[derive(Debug)]
 pub struct Subnet {
@@ -153,7 +159,8 @@ impl Subnet {
     /// A command of one of the hosts.
     pub fn command(&self, host: &Host, words: &[&str]) -> Result<Command> {
         let mut command = host.command(artifacts::urxe()?);
-        command.args(["run", "--link-layer", "infiniband", "--"]).args(words);
+        let (program, args) = words.split_at(1);
+        command.args(["run", "--link-layer", "infiniband", "--"]).args(program).args(patience(program)).args(args);
         Ok(command)
     }
 

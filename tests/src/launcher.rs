@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::artifacts;
 use crate::copy::copy_program;
+use crate::infiniband::patience;
 use crate::process::{Finished, TIMEOUT};
 use crate::world::{Host, World};
 
@@ -23,12 +24,6 @@ pub struct Launcher {
     dir: PathBuf,
     /// Words in front of every command.
     user: Vec<String>,
-}
-
-/// Options that have saquery wait longer for its answer. By itself it waits for a second and asks once: too little beside others who
-/// want the processors.
-fn patience<'a>(program: &[&str]) -> &'a [&'a str] {
-    if program == ["saquery"] { &["-t", "20000"] } else { &[] }
 }
 
 impl Launcher {

@@ -53,7 +53,7 @@ pub mod reason {
 const RDMA_PS_TCP: c_int = 0x0106;
 const RDMA_PS_UDP: c_int = 0x0111;
 /// How long resolving may take, in milliseconds.
-const RESOLVE: c_int = 2000;
+const RESOLVE: c_int = 20_000;
 
 /// `struct rdma_conn_param` (rdma_cma.h).
 #[repr(C)]

@@ -67,14 +67,15 @@ fn programs_of_an_installed_library() -> Result<()> {
 fn perftest_by_lid() -> Result<()> {
     for subnet in Subnet::each()? {
         for words in [
-            &["ib_send_bw", "-n", "200"][..],
+            // An ACK timeout of a second, where there is one: a peer may have no processor for a while.
+            &["ib_send_bw", "-n", "200", "-u", "18"][..],
             &["ib_send_lat", "-n", "100", "-c", "UD"],
             &["ib_send_lat", "-n", "100", "-c", "UC"],
-            &["ib_send_lat", "-n", "100", "-c", "XRC"],
-            &["ib_write_bw", "-n", "200", "-q", "4"],
-            &["ib_write_lat", "-n", "100"],
-            &["ib_read_bw", "-n", "200"],
-            &["ib_atomic_lat", "-n", "100"],
+            &["ib_send_lat", "-n", "100", "-c", "XRC", "-u", "18"],
+            &["ib_write_bw", "-n", "200", "-q", "4", "-u", "18"],
+            &["ib_write_lat", "-n", "100", "-u", "18"],
+            &["ib_read_bw", "-n", "200", "-u", "18"],
+            &["ib_atomic_lat", "-n", "100", "-u", "18"],
         ] {
             let said = subnet.exchange("-p", &[words, &["-F"]].concat())?.stdout;
             ensure!(
@@ -152,7 +153,8 @@ fn qperf_without_rdma_cm() -> Result<()> {
     let _serving = subnet.spawn(server, &["qperf"])?;
     wait_until("qperf listens", || Ok(server.run("ss", &["-ltn"])?.stdout.contains(":19765 ")))?;
     for test in ["rc_lat", "rc_bw", "uc_lat", "ud_lat"] {
-        let said = subnet.run(subnet.client(), &["qperf", "-t", "1", "10.77.0.1", test])?.stdout;
+        // Its ends give each other five seconds by themselves.
+        let said = subnet.run(subnet.client(), &["qperf", "-t", "1", "-to", "60", "10.77.0.1", test])?.stdout;
         ensure!(said.contains(" = "), "{test}: {said}");
     }
     Ok(())

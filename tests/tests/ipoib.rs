@@ -64,7 +64,7 @@ fn two_hosts_ping_each_other() -> Result<()> {
     ping(b, "192.0.2.1", "56")?;
 
     // Beside other traffic of the two ports.
-    subnet.exchange("-p", &["ib_send_bw", "-F", "-n", "200"])?;
+    subnet.exchange("-p", &["ib_send_bw", "-F", "-n", "200", "-u", "18"])?;
     subnet.exchange("-p", &["ibv_ud_pingpong", "-n", "100"])?;
     ping(a, "192.0.2.2", "500")?;
 

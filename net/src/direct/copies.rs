@@ -149,12 +149,11 @@ mod tests {
         let version = words.show(&SharedQp::default(), 0).unwrap();
         assert!(words.enter(version, &region, region.read().unwrap().0, 7));
         words.hide();
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut child = crate::sys::process::tests::Child::start();
         let copies = Copies::default();
         copies.note(&table, 3, None, Arc::new(Unknown(child.id())));
         let were_over = copies.are_over();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.end();
         assert!(!were_over, "it was there");
         assert!(copies.are_over() && words.copying().is_none(), "it has ended");
     }

@@ -277,8 +277,9 @@ mod tests {
         mailbox
     }
 
+    /// A name of this process and number. Process ids may have more than 16 bits: those of two numbers must not meet.
     fn service(id: u64) -> Mailbox {
-        Mailbox::Service(id << 16 | u64::from(std::process::id()), Gid::new([0xEE; 16]))
+        Mailbox::Service(id << 32 | u64::from(std::process::id()), Gid::new([0xEE; 16]))
     }
 
     #[test]

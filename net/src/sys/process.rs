@@ -28,26 +28,73 @@ impl Process {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A process that waits until it is ended. It has no descriptors of its own: until it runs a program, any other child has copies
+    /// of what other tests close at the same time, whose names stay taken and whose peers see no end.
+    #[derive(Debug)]
+    pub(crate) struct Child {
+        pid: libc::pid_t,
+        has_ended: bool,
+    }
+
+    impl Child {
+        pub(crate) fn start() -> Self {
+            // SAFETY: a fork but for the descriptors, which both have. The child makes system calls only.
+            let child = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES | libc::SIGCHLD, 0, 0, 0, 0) };
+            if child == 0 {
+                // SAFETY: as above. It ends with the thread that waits for it, and some time in any case.
+                unsafe {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                    libc::alarm(600);
+                    loop {
+                        libc::pause();
+                    }
+                }
+            }
+            let pid = libc::pid_t::try_from(child).unwrap();
+            assert!(pid > 0, "no child");
+            Self { pid, has_ended: false }
+        }
+
+        pub(crate) fn id(&self) -> u32 {
+            self.pid.cast_unsigned()
+        }
+
+        /// Kills it, and waits for its end.
+        pub(crate) fn end(&mut self) {
+            if !std::mem::replace(&mut self.has_ended, true) {
+                // SAFETY: our child, which nobody has waited for yet.
+                unsafe {
+                    libc::kill(self.pid, libc::SIGKILL);
+                    libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+                }
+            }
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            self.end();
+        }
+    }
 
     #[test]
     fn a_process_ends_when_it_is_killed() {
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut child = Child::start();
         let process = Process::of(child.id()).unwrap();
         assert!(!process.has_ended());
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.end();
         assert!(process.has_ended());
         assert!(Process::of(child.id()).is_none_or(|another| !another.has_ended()));
     }
 
     #[test]
     fn a_file_of_somebody_else_tells_nothing() {
-        let (mut child, (reads, writes)) =
-            (std::process::Command::new("true").spawn().unwrap(), std::io::pipe().unwrap());
+        let (mut child, (reads, writes)) = (Child::start(), std::io::pipe().unwrap());
         let process = Process::of(child.id()).unwrap();
-        child.wait().unwrap();
+        child.end();
         assert!(process.has_ended());
         drop(writes);
         let raw = process.0.as_raw_fd();

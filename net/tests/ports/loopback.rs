@@ -259,9 +259,9 @@ fn epoll_says_when_there_is_something_to_do() {
         assert!(!ready(&owner, 0) && !ready(&other, 0));
         let route = owner.route(1, other.qpn);
         owner.send(&route, other.qpn, 1, 60);
-        assert!(ready(&owner, 1000));
+        assert!(ready(&owner, 60_000));
         owner.receive();
-        assert!(ready(&other, 1000));
+        assert!(ready(&other, 60_000));
         while !other.receive().is_empty() {}
         assert!(!ready(&owner, 0) && !ready(&other, 0));
     });

@@ -107,7 +107,7 @@ fn a_sleeper_is_woken_once_and_then_not_bothered() {
         }
         for round in 0..50 {
             from.send(&route, to.qpn, 2 * round, 40);
-            assert!(is_readable(epoll, 10_000), "nobody woke it");
+            assert!(is_readable(epoll, 60_000), "nobody woke it");
             assert_eq!(to.expect(1)[0].number, 2 * round);
             // Awake: it is looked at without being told.
             from.send(&route, to.qpn, 2 * round + 1, 40);
@@ -138,7 +138,7 @@ fn no_wake_up_is_lost() {
                     return arrival.number;
                 }
                 if end.rx.prepare_to_wait() {
-                    assert!(is_readable(end.port.epoll_fd(), 10_000), "asleep for ever: {:?}", end.counts());
+                    assert!(is_readable(end.port.epoll_fd(), 60_000), "asleep for ever: {:?}", end.counts());
                 }
             }
         }

@@ -216,4 +216,4 @@ fn move_out(file: &SharedFile, inode: u64, extent: &Extent) -> Option<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

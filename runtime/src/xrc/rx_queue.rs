@@ -229,7 +229,10 @@ mod tests {
         let run = || {
             // SAFETY: no pointers; only the calling thread changes its namespace.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "these tests need root or user namespaces");
-            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("iproute2 is installed");
+            let up = {
+                let _alone = lock(&crate::memory::shared_pages::tests::ALONE);
+                Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("iproute2 is installed")
+            };
             assert!(up.success());
             let device = Device::open("test", Interface::by_name("lo").unwrap(), OpenOptions::default()).unwrap();
             let device = Arc::new(device);

@@ -166,7 +166,8 @@ impl Node {
             dest_qpn: peer,
             rq_psn: Psn::new(0),
             sq_psn: Psn::new(0),
-            timeout: 14,
+            // A second: tests count packets, and a thread that waits for its processor is no reason to send them again.
+            timeout: 18,
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: RnrTimer::new(1),

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::CStr;
 use std::io::Read as _;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use urxe_ffi::driver::device::verbs_device;
 use urxe_ffi::private::Libibverbs;
@@ -20,6 +20,12 @@ type QueryGid = unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut ibv_gid) 
 type QueryGidTable = unsafe extern "C" fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
 
 const GID: Gid = Gid::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
+
+/// Held by each test that attaches a file: the number of one that is closed is then the next file's, which may be another test's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Hands out pipes, and remembers their other ends.
 #[derive(Default)]
@@ -123,6 +129,7 @@ impl Drop for Context {
 
 /// The four verbs that go to the kernel, by whichever way libibverbs has chosen.
 fn talk_to_the_kernel(early: bool) {
+    let _alone = alone();
     let device = Arc::new(Pipes::default());
     let context = Context::open(&device, early);
     // SAFETY: libibverbs' functions with their types, called as its man pages say.
@@ -173,6 +180,7 @@ fn libibverbs_finds_its_kernel_by_ioctl() {
 
 #[test]
 fn other_descriptors_are_left_alone() {
+    let _alone = alone();
     let device = Arc::new(Pipes::default());
     let context = Context::open(&device, false);
     // The same context, but the file is nobody's now: the command goes to /dev/null itself, which takes it.
@@ -233,6 +241,7 @@ impl Device for Slow {
 /// A thread that is to be cancelled is, but not while a device answers: its locks would stay taken.
 #[test]
 fn answers_are_no_cancellation_points() {
+    let _alone = alone();
     let (file, _other) = std::io::pipe().unwrap();
     let fd = file.as_raw_fd();
     let device = Arc::new(Slow(Mutex::new(0)));

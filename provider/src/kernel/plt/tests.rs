@@ -16,6 +16,8 @@ fn libibverbs() -> *const c_void {
 
 /// `r--p` and the like, of the mapping that an address is in.
 fn protection(address: usize) -> String {
+    // Other tests have slots of the same page replaced, which is writable meanwhile.
+    let _nobody_replaces = PROTECTION.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| {
         let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();

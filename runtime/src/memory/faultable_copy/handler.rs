@@ -218,9 +218,11 @@ unsafe fn program_counter(context: *mut libc::ucontext_t) -> *mut u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::shared_pages::tests::ALONE;
 
     #[test]
     fn another_fault_still_ends_the_process() {
+        let _alone = crate::lock(&ALONE);
         admit();
         // SAFETY: the child touches nothing that another thread may hold.
         let child = unsafe { libc::fork() };
@@ -244,6 +246,7 @@ mod tests {
     #[test]
     fn a_child_hears_of_its_own_action() {
         extern "C" fn mine(_: i32) {}
+        let _alone = crate::lock(&ALONE);
         admit();
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };

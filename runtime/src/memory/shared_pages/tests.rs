@@ -90,9 +90,11 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// Forks of one test would wait for the pages of another.
+/// Taken by each test that shares pages or has a child. Forks of one test would wait for the pages of another; and while a child has a
+/// copy of the descriptor that freezes pages, they stay frozen, and cannot be shared again.
+pub(crate) static ALONE: Mutex<()> = Mutex::new(());
+
 fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
     let guard = crate::lock(&ALONE);
     file().unwrap();
     guard
