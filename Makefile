@@ -25,7 +25,7 @@ SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 
 # A linker for Rust, libibverbs, and the programs that the demo shows.
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
-# A virtual machine with the kernel's rxe, and what talks to it.
+# A virtual machine with the kernel's rxe, and the programs that talk to it.
 INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-system-x86 busybox-static kmod iproute2 \
                   util-linux xz-utils gcc libc6-dev libibumad-dev infiniband-diags
 # Programs that the tests run; headers and libclang to compare the bindings with.
@@ -41,14 +41,14 @@ UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
 # libfabric is built: Debian's is older than its tests.
 FABTESTS_PACKAGES := $(DEMO_PACKAGES) autoconf automake libtool make pkg-config libibverbs-dev librdmacm-dev python3 iproute2 \
                   util-linux
-# What builds nfs-ganesha and ntirpc.
+# Tools and headers that build nfs-ganesha and ntirpc.
 NFS_BUILD_PACKAGES := cmake pkg-config flex bison liburcu-dev libcap-dev uuid-dev libacl1-dev libblkid-dev libattr1-dev libnsl-dev
-# Programs that `make programs` takes from the distribution, and what builds the others.
+# Programs that `make programs` takes from the distribution, and the tools that build the others.
 PROGRAMS_PACKAGES := $(DEMO_PACKAGES) fio qemu-system-x86 qemu-utils qemu-block-extra tgt libiscsi-bin mpich dapl2-utils slurm-wlm munge \
                   make binutils g++ $(NFS_BUILD_PACKAGES) tcpdump ibutils ibacm infiniband-diags libibverbs-dev librdmacm-dev python3 python3-pip iproute2 util-linux
 # Not every distribution has these; the cases of one that is missing fail, and say so.
 PROGRAMS_LIBRARIES := libgloo-dev librpma-dev ceph-mon ceph-mgr ceph-osd ceph-common
-# Storage over RDMA with the guest's kernel: what builds and serves it on both sides.
+# Storage over RDMA with the guest's kernel: tools and servers of both sides.
 KERNEL_STORAGE_PACKAGES := $(DEMO_PACKAGES) librdmacm-dev libibverbs-dev qemu-system-x86 busybox-static kmod iproute2 rdmacm-utils util-linux \
                   xz-utils make python3 tgt libiscsi-bin qemu-utils qemu-block-extra open-iscsi cifs-utils nvme-cli \
                   nfs-kernel-server $(NFS_BUILD_PACKAGES)
@@ -69,10 +69,10 @@ JOBS     ?= 6
 SPINNERS ?= 20
 HOSTS    ?= 64
 
-# What the tests find the build and scapy by.
+# Paths by which the tests find the build and scapy.
 export URXE_BIN_DIR := $(BIN_DIR)
 export URXE_VENV    := $(VENV)
-# Where the kernel of conformance/kernel-rxe is kept.
+# Folder of the kernel of conformance/kernel-rxe.
 export URXE_KERNEL_DIR := $(TARGET_DIR)/conformance/kernel
 
 .PHONY: help
@@ -95,7 +95,7 @@ demo: rust ## installs urxe and shows ibv_rc_pingpong
 	@scripts/demo $(BIN_DIR)
 
 .PHONY: setup
-setup: packages $(VENV)/.$(SCAPY) ## installs what the tests need
+setup: packages $(VENV)/.$(SCAPY) ## installs packages and Python modules of the tests
 
 .PHONY: packages
 packages:
@@ -127,7 +127,7 @@ test: rust setup build ## every test, TEST_JOBS (3) programs of them at a time
 	$(MAKE) device-plugin
 	scripts/fuzz $(FUZZ_SECONDS)
 
-# Built before the processors are taken. What fails is tried again by the seed that is printed: SEED=. Several test programs at a
+# Built before the processors are taken. The printed seed repeats a failure: SEED=. Several test programs at a
 # time: one alone would mostly wait for its turn.
 .PHONY: test-under-load
 test-under-load: setup build ## every test, JOBS (6) programs of them at a time, beside SPINNERS (20) programs that want the processors, ROUNDS (1) times
@@ -143,7 +143,7 @@ test-subnet: setup build ## opensm sweeps a subnet of HOSTS (64) hosts, each in 
 	URXE_SUBNET_HOSTS=$(HOSTS) $(CARGO) test -p urxe-tests --test infiniband_opensm opensm_sweeps_many_hosts
 
 .PHONY: loom
-loom: ## what is done without locks (rings of shared memory, sleep and deadlines), in every interleaving and reordering
+loom: ## models of lock-free code (rings of shared memory, sleep and deadlines), in every interleaving and reordering
 	cd loom && CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS='--cfg loom' $(CARGO) test --locked
 
 .PHONY: no-std
@@ -162,7 +162,7 @@ device-plugin: build ## the Kubernetes device plugin against a fake kubelet
 	CARGO_TARGET_DIR=$(TARGET_DIR)/device-plugin $(CARGO) test --locked --manifest-path device-plugin/Cargo.toml
 
 .PHONY: cargo-install
-cargo-install: setup build ## cargo install --path cli --features embedded, and what it leaves at work; minutes
+cargo-install: setup build ## cargo install --path cli --features embedded, then the command without the checkout; minutes
 	$(CARGO) test -p urxe-tests --test cargo_install -- --ignored
 
 .PHONY: sanitize
@@ -189,7 +189,7 @@ fuzz: setup ## every fuzz target for FUZZ_SECONDS (30), each in a network namesp
 	scripts/fuzz $(FUZZ_SECONDS)
 
 .PHONY: requirements
-requirements: ## the rules of spec/, where each is kept and which tests show it
+requirements: ## the rules of spec/, each with the code that keeps it and the tests that show it
 	@$(CARGO) test --quiet -p urxe-tests --test requirements -- --nocapture
 
 .PHONY: matrix
@@ -376,7 +376,7 @@ cost: build ## overhead of the disabled diagnostics hooks; COST_ARGS='--rounds 1
 	@$(BIN_DIR)/cost --without $(TARGET_DIR)/unobserved/release/liburxe.so --out $(TARGET_DIR)/bench $(COST_ARGS)
 
 .PHONY: curves
-curves: build ## draws docs/results/curves: bandwidth, latencies, goodput over losses, what scale costs
+curves: build ## draws docs/results/curves: bandwidth, latencies, goodput over losses, cost of scale
 	@scripts/install-packages $(BENCH_PACKAGES)
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/curves --out docs/results/curves $(CURVES_ARGS)
@@ -389,7 +389,7 @@ bench-rxe: build ## urxe against the kernel's rxe, both inside the virtual machi
 	    conformance/kernel-rxe/compare --out $(TARGET_DIR)/bench/rxe.tsv $(BENCH_ARGS)
 
 .PHONY: microbench
-microbench: ## criterion: what a packet costs in wire
+microbench: ## criterion: parsing and building of packets in wire
 	$(CARGO) bench -p urxe-benches --bench wire
 
 .PHONY: aarch64
@@ -409,7 +409,7 @@ fmt: ## formats the sources
 	$(CARGO) fmt --manifest-path device-plugin/Cargo.toml
 
 .PHONY: lint
-lint: ## what must be clean before a commit
+lint: ## format and clippy, without warnings, before a commit
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path device-plugin/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -471,11 +471,11 @@ release-check: ## TAG, Cargo.toml and CHANGELOG.md name one version
 	@scripts/release-check "$${TAG:?TAG=vVERSION}"
 
 .PHONY: install
-install: build ## for every program of this machine
+install: build ## installs urxe for every program of this machine
 	$(SUDO) $(BIN_DIR)/urxe install
 
 .PHONY: uninstall
-uninstall: build ## removes it again
+uninstall: build ## removes the installation
 	$(SUDO) $(BIN_DIR)/urxe uninstall
 
 # Before a build: it needs a linker.
