@@ -82,8 +82,8 @@ impl Window {
             return Err(BindError::OtherPd);
         }
         if self.kind == WindowType::Two {
-            // The low eight bits of the key are the consumer's, the present ones included: the kernel's rxe, mlx5 and hns
-            // compare nothing here (`rxe_check_bind_mw`).
+            //= spec/memory.md#mem-016
+            //# A type 2 window that is not bound MUST be bound under any key that its consumer chooses, also the one it has.
             if self.bound.is_some() {
                 return Err(BindError::Bound);
             }

@@ -137,7 +137,9 @@ fn a_type_1_window_is_not_zero_based() {
     });
 }
 
-/// The low eight bits of a type 2 window's key are the consumer's choice, also the present ones.
+//= spec/memory.md#mem-016
+//= type=test
+//# A type 2 window that is not bound MUST be bound under any key that its consumer chooses, also the one it has.
 #[test]
 fn a_type_2_window_may_be_bound_again_under_its_key() {
     in_world(|| {
