@@ -109,16 +109,18 @@ $(VENV)/.$(SCAPY): | packages
 	@# Without scapy its own tests fail and say so; the others can still run.
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(SCAPY) && touch '$@' || echo 'no scapy' >&2
 
+# A command that runs the tests of several users, or with --no-run builds them: only root can be all of the users.
+several-users = if [ "$$(id -u)" -eq 0 ]; then \
+	    $(CARGO) test $(1) -p urxe-tests --test status_processes --test run_folder --test last_ack --test other_users --test raw_ethernet --test raw_xdp -- --ignored && \
+	    $(CARGO) test $(1) -p urxe-net --test ports -- --ignored --skip processes::child; \
+	else echo "not run: tests of several users, which need root." >&2; fi
+
 # Several test programs at a time: most of them wait more than they compute.
 .PHONY: test
 test: rust setup build ## every test, TEST_JOBS (3) programs of them at a time
 	scripts/test-binaries --jobs $(TEST_JOBS)
 	$(CARGO) test --workspace --doc
-	@# Of several users: only root can be all of them.
-	@if [ "$$(id -u)" -eq 0 ]; then \
-	    $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack --test other_users --test raw_ethernet --test raw_xdp -- --ignored && \
-	    $(CARGO) test -p urxe-net --test ports -- --ignored --skip processes::child; \
-	else echo "not run: tests of several users, which need root." >&2; fi
+	@$(call several-users)
 	@if [ "$$(ulimit -Hn)" = unlimited ] || [ "$$(ulimit -Hn)" -ge 80000 ]; then \
 	    $(CARGO) test -p urxe-tests --test verbs_descriptors -- --ignored; \
 	else echo "not run: descriptors_above_65535. The hard limit is $$(ulimit -Hn) descriptors; it needs 80000." >&2; fi
@@ -132,10 +134,12 @@ test: rust setup build ## every test, TEST_JOBS (3) programs of them at a time
 .PHONY: test-under-load
 test-under-load: setup build ## every test, JOBS (6) programs of them at a time, beside SPINNERS (20) programs that want the processors, ROUNDS (1) times
 	$(CARGO) test --workspace --no-run
-	@# A round that fails does not end the others.
+	$(call several-users,--no-run)
+	@# A round that fails does not end the others, nor do failed tests keep a round from those of several users.
 	failed=; for round in $$(seq $(ROUNDS)); do echo "round $$round of $(ROUNDS)"; \
 	    scripts/under-load --spinners $(SPINNERS) $(if $(SEED),--seed $(SEED)) \
-	        scripts/test-binaries --jobs $(JOBS) || failed="$$failed $$round"; done; \
+	        sh -c 'failed=0; scripts/test-binaries --jobs $(JOBS) || failed=1; { $(several-users); } || failed=1; exit $$failed' || \
+	    failed="$$failed $$round"; done; \
 	    [ -z "$$failed" ] || { echo "rounds that failed:$$failed of $(ROUNDS)" >&2; exit 1; }
 
 .PHONY: test-subnet
