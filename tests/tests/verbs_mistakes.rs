@@ -323,53 +323,6 @@ fn memory_that_is_gone() {
     });
 }
 
-/// Memory that the application has protected since: a card reaches its pages all the same.
-//= spec/memory.md#mem-015
-//= type=test
-//# Memory that was protected while registered MUST be accessed all the same, unless it was registered on demand.
-#[test]
-fn memory_that_is_protected() {
-    in_world(|| {
-        let Pair { near, far } = &Pair::new(&Options::default())?;
-        let (local, remote) = (near.region(LEN)?, far.region(LEN)?);
-        let open = libc::PROT_READ | libc::PROT_WRITE;
-        for protection in [libc::PROT_READ, libc::PROT_NONE] {
-            let (sent, answer) = (pattern(3, LEN), pattern(4, LEN));
-            let protect = |protection| {
-                local.pages().protect(protection);
-                remote.pages().protect(protection);
-            };
-            let done = |wr: SendWr| -> Result<()> {
-                protect(protection);
-                let wc = near.complete(&wr)?;
-                protect(open);
-                ensure!(wc.status == Status::SUCCESS, "{:?}: {wc:?}", wr.op);
-                Ok(())
-            };
-            local.pages().write(0, &sent);
-            done(SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, LEN)]))?;
-            ensure!(remote.pages().read(0, LEN) == sent, "WRITE");
-            remote.pages().write(0, &answer);
-            done(SendWr::new(Op::Read(remote.at(0)), &[local.sge(0, LEN)]))?;
-            ensure!(local.pages().read(0, LEN) == answer, "READ");
-            far.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, LEN)]))?;
-            local.pages().write(0, &sent);
-            done(SendWr::new(Op::Send, &[local.sge(0, LEN)]))?;
-            ensure!(far.recv_cq.next()?.status == Status::SUCCESS && remote.pages().read(0, LEN) == sent, "SEND");
-            remote.pages().write(0, &5_u64.to_ne_bytes());
-            done(SendWr::new(atomic(remote.at(0)), &[local.sge(0, 8)]))?;
-            done(SendWr::new(Op::CmpSwp { remote: remote.at(0), compare: 6, swap: 9 }, &[local.sge(8, 8)]))?;
-            ensure!((local.pages().read_u64(0), local.pages().read_u64(8), remote.pages().read_u64(0)) == (5, 6, 9));
-        }
-        // As a card that takes pages from the page tables.
-        let on_demand = Mr::alloc(&far.pd, LEN, ALL_ACCESS | v::IBV_ACCESS_ON_DEMAND)?;
-        on_demand.pages().protect(libc::PROT_READ);
-        let wc = near.complete(&SendWr::new(Op::Write(on_demand.at(0)), &[local.sge(0, LEN)]))?;
-        ensure!(wc.status == Status::REM_OP_ERR, "{wc:?}");
-        Ok(())
-    });
-}
-
 /// Memory of a file that was cut off: SIGBUS instead of SIGSEGV.
 #[test]
 fn a_file_that_is_gone() {
