@@ -77,7 +77,7 @@ fn a_deregistered_region_is_kept_by_nobody() {
 
 /// A context that keeps the region when it is deregistered sees that it is gone.
 #[test]
-fn what_was_kept_before_is_not_used_afterwards() {
+fn kept_region_is_not_used_after_deregistration() {
     explore(|| {
         let shared = Shared::new();
         assert_eq!(shared.turn(), 1);

@@ -15,7 +15,7 @@ const fn at(nanos: u64) -> Instant {
 }
 
 /// Either the thread has seen the deadline before it sleeps, or the thread that set it wakes the thread.
-fn nobody_oversleeps(limit: Option<Instant>) {
+fn sleep_ends_by_the_deadline(limit: Option<Instant>) {
     let (sleep_deadline, deadline) = (Arc::new(SleepDeadline::none()), Arc::new(Deadline::never()));
     let setter = {
         let (sleep_deadline, deadline) = (Arc::clone(&sleep_deadline), Arc::clone(&deadline));
@@ -32,8 +32,8 @@ fn nobody_oversleeps(limit: Option<Instant>) {
 
 #[test]
 fn a_deadline_is_seen_or_its_setter_wakes_the_thread() {
-    explore(|| nobody_oversleeps(None));
-    explore(|| nobody_oversleeps(Some(at(9))));
+    explore(|| sleep_ends_by_the_deadline(None));
+    explore(|| sleep_ends_by_the_deadline(Some(at(9))));
 }
 
 /// A thread that would have slept for less is not woken.

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compared_is_measured_in_one_unit() {
+    fn compared_figures_share_a_unit() {
         for Comparison { of, to, .. } in COMPARISONS {
             for figure in [of, to] {
                 assert!(PROBES.iter().any(|probe| probe.figures.contains(figure)), "nothing measures {figure:?}");

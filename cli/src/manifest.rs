@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_again_is_not_written() {
+    fn paths_with_tabs_or_newlines_are_not_written() {
         for path in ["/a\nfile /etc/passwd", "/a\tb"] {
             assert!(Manifest { entries: vec![Entry::File(path.into())] }.to_text().is_err(), "{path:?}");
         }

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_nearly_an_option_is_named() {
+    fn misspelt_variables_get_a_suggestion() {
         let said = |name: &str| in_names([name.to_owned()].into_iter());
         assert_eq!(said("URXE_NETDEW"), ["URXE_NETDEW means nothing here: is it URXE_NETDEV?"]);
         assert_eq!(said("URXE_NET_DEV"), ["URXE_NET_DEV means nothing here: is it URXE_NETDEV?"]);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_prints_for_rxe() {
+    fn sysfs_is_that_of_the_kernels_rxe() {
         // Addresses of the kernel's dump in its own notation: MAC 52:54:00:77:00:02.
         let gids = [
             Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2]),

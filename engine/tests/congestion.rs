@@ -77,7 +77,7 @@ fn fecn_is_answered_as_ce_is() {
 
 /// A duplicate and a stranger's packet are what anybody could send; a CNP is no data.
 #[test]
-fn what_is_not_answered() {
+fn cnps_and_packets_of_strangers_get_no_cnp() {
     let mut qp = with(settings(Algorithm::Window), QpType::Rc);
     qp.gets_marked(&cnp(&qp), &[]);
     assert_eq!(told(&mut qp), [Event::ReceivedCnp { handled: true }]);

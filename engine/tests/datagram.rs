@@ -87,7 +87,7 @@ fn the_network_header_stands_before_the_message() {
 //= type=test
 //# A datagram whose Q_Key is not the queue pair's MUST be dropped.
 #[test]
-fn anybody_may_write_who_knows_the_q_key() {
+fn q_key_of_the_receiver_admits_any_sender() {
     let mut qp = ud();
     qp.recv(1, 64);
     gets_with(&mut qp, QKey(Q_KEY.0 ^ 1), b"no");
@@ -111,7 +111,7 @@ fn a_receive_that_is_too_short_keeps_waiting() {
 }
 
 #[test]
-fn nobody_receives_is_a_loss() {
+fn datagram_without_receive_is_dropped() {
     let mut qp = ud();
     gets_with(&mut qp, Q_KEY, b"x");
     assert_eq!(qp.drops(), [DropReason::NoReceive]);

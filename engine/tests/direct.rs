@@ -173,7 +173,7 @@ fn connected(end: &mut End, qp_type: QpType) -> QueuePair<EndpointHost<Reaching,
 }
 
 #[test]
-fn what_the_host_carries_out_takes_psns_and_no_packets() {
+fn direct_requests_take_psns_and_no_packets() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let mut end = End::new(qp_type, DirectOutcome::Done);
         for (wr_id, length) in [(1, 10), (2, 3000), (3, 0)] {

@@ -238,7 +238,7 @@ fn the_middle_of_the_next_write_is_stored_at_once() {
 
 /// Early bytes are those of packets that will be the message's if the peer says the truth, and no others.
 #[test]
-fn what_may_not_be_the_messages_is_not_stored() {
+fn packets_that_contradict_their_message_are_not_stored() {
     let reth = |qp: &SingleQp| Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 3 * 256 };
     // In the place of the last packet, and behind it.
     for psn in [RQ_PSN + 2, RQ_PSN + 3] {
@@ -376,7 +376,7 @@ fn only_what_is_missing_is_sent_again() {
 
 /// A local operation has no packets: what is missing behind one is a WRITE's.
 #[test]
-fn what_is_missing_behind_a_local_operation_is_sent_again() {
+fn write_missing_behind_a_local_operation_is_sent_again() {
     let mut qp = agreed();
     let memory = qp.node.memory_mut();
     let region = memory.register_new(64, Access::LOCAL_WRITE | Access::MW_BIND);
@@ -692,7 +692,7 @@ fn after_an_rnr_nak_the_refused_request_alone_is_sent_again() {
 
 /// A receiver that is not ready has got what it refuses: the path has lost nothing.
 #[test]
-fn what_a_receiver_refuses_is_no_loss_of_the_path() {
+fn rnr_naks_are_no_loss_of_the_path() {
     let mut qp = able_on(2, RQ_PSN, SQ_PSN);
     gets_offer(&mut qp, true);
     let timer = RnrTimer::new(1);

@@ -252,7 +252,7 @@ mod tests {
     use crate::script;
 
     #[test]
-    fn what_was_sent_is_a_script() {
+    fn sent_packets_make_a_script() {
         let bytes = [&[0x04, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0x80, 0, 0x20, 5][..], b"abc"].concat();
         let text = script_of(&[Sent::Message(b"hi".to_vec()), Sent::Packet { bytes, first_psn: Psn::new(0x2000) }]);
         assert_eq!(

@@ -135,12 +135,12 @@ impl Peer<'_> {
                             rej.reason.0
                         )));
                     }
-                    Event::Unreachable => return Err(nobody_at(server, patience)),
+                    Event::Unreachable => return Err(no_answer_from(server, patience)),
                     _ => {}
                 }
             }
         }
-        Err(nobody_at(server, patience))
+        Err(no_answer_from(server, patience))
     }
 
     /// Uses the connection, as the other end has accepted it.
@@ -338,7 +338,7 @@ fn is_over() -> Error {
 }
 
 /// Silence by rdma_cm: a process with the address would at least refuse.
-fn nobody_at(server: SocketAddr, patience: Duration) -> Error {
+fn no_answer_from(server: SocketAddr, patience: Duration) -> Error {
     let ip = server.ip();
     Error::Silent(patience, format!("{server} by rdma_cm: is a program with RDMA running at {ip}, and does it go on?"))
 }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_nobodys() {
+    fn malformed_messages_have_no_mailbox() {
         let sidr = SidrReq { request_id: CommId(9), p_key: PKey::DEFAULT, service_id: 1, private_data: [0; 216] };
         let whole = packet(Message::SidrReq(sidr));
         for len in 0..whole.len() - 4 {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for() {
+    fn diagnostics_by_variables() {
         assert_eq!(with(&[("URXE_EXPLAIN", "json")]).unwrap().explain, Some(Format::Json));
         let strict = with(&[("URXE_STRICT", "1,write-order")]).unwrap().strict;
         assert_eq!(strict, Some(Strictness { write_order: true, with_sites: false }));

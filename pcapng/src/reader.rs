@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tcpdump_writes_is_read() {
+    fn captures_of_tcpdump_are_read() {
         let found = packets(file(DataLink::ETHERNET).path()).unwrap();
         let seen: Vec<_> = found.iter().map(|packet| (packet.at.as_secs(), packet.bth.psn.get(), packet.len)).collect();
         assert_eq!(seen, [(1, 5, 0), (2, 5, 0)]);

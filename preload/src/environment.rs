@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_comes_back_and_nothing_twice() {
+    fn lost_variables_come_back_and_none_twice() {
         LIBRARY.store(c"/u/liburxe.so".as_ptr().cast_mut(), Ordering::Release);
         VARIABLES[0].store(c"URXE_RUN=/f".as_ptr().cast_mut(), Ordering::Release);
         VARIABLES[1].store(c"URXE_MTU=1024".as_ptr().cast_mut(), Ordering::Release);

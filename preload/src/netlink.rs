@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_sends_there() {
+    fn strangers_cannot_send_to_a_connected_socket() {
         let (fd, stranger) = (netlink(), netlink());
         let port = connect_to_itself(fd).unwrap();
         let to = address(port);

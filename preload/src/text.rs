@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn text_longer_than_its_buffer_is_refused() {
         let mut path = Path::new().unwrap();
         assert!(path.push_all(&[b'x'; crate::buffer::PATH_MAX - 1]));
         assert!(!path.push(b'x') && !path.insert_prefix(b"x"));

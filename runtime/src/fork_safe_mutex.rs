@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_forks_may_go_to_a_table_and_nobody_else() {
+    fn forking_thread_alone_enters_a_table() {
         static TABLE: ForkSafeMutex<u32> = ForkSafeMutex::new(0);
         let (told, tells) = mpsc::channel();
         let (forks, forked) = mpsc::channel::<()>();

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_gets_one_turn() {
+    fn waiting_queue_pair_gets_one_turn() {
         let waiting = RunQueue::default();
         for number in [7, 3, 7, 7, 5, 3] {
             waiting.add(Qpn::new(number));

@@ -21,7 +21,7 @@ struct End {
 }
 
 #[test]
-fn everybody_counts_and_sends_to_everybody() {
+fn meshed_nodes_count_and_send_to_each_other() {
     let mut fabric = Fabric::new();
     let nodes: Vec<_> = (0..NODES as u64)
         .map(|seed| fabric.add_node(NodeConfig { seed, receive_buffer: RECEIVE_BUFFER, ..NodeConfig::default() }))

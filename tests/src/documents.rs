@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_may_be_named() {
+    fn existing_names_are_not_reported() {
         let text = "`make test`, `make tarball GLIBC=2.28`, [features](reference/features.md#memory), `urxe status --json`, `--json`, `--only 1`,\n\
                     `tests/src/documents.rs`, `engine/cm`, `wire`, `URXE_NETDEV`, MEM-001, `urxe run -- prog --its-own`\n\
                     \n| what | shown by |\n|---|---|\n| this | `documents`, pyverbs `that`; `verbs_*` |\n";
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_found() {
+    fn missing_names_are_reported() {
         for (text, found) in [
             ("`make nothing`", "no make target nothing"),
             ("```\nmake nothing  # says why\n```", "no make target nothing"),

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_broken_needs_no_test() {
+    fn implications_need_no_test() {
         let implication = CODE.replacen("    //#", "    //= type=implication\n    //#", 1);
         assert!(!findings(&[&implication]).iter().any(|finding| finding.contains("x-001")));
     }

@@ -59,7 +59,7 @@ fn passes(suite: &str, cases: &[&str]) -> Result<()> {
 /// A machine on which urxe is installed, as `make demo` leaves it, is one without urxe for all of `conformance/`: also for
 /// the guest of `kernel-rxe`, whose root folder is this.
 #[test]
-fn what_is_installed_on_the_machine_is_not_seen() -> Result<()> {
+fn installed_urxe_is_not_seen() -> Result<()> {
     const LOOK: &str =
         "ls -d /etc/libibverbs.d/*urxe* /var/lib/*urxe* /usr/lib/tmpfiles.d/*urxe* /usr/lib*/libibverbs/*urxe* \
             /usr/lib/*/libibverbs/*urxe* 2>/dev/null || :

@@ -177,7 +177,7 @@ fn images_in_which_it_cannot_work_are_refused_in_a_line() -> Result<()> {
 }
 
 #[test]
-fn what_was_written_is_removed() -> Result<()> {
+fn remove_takes_the_specification_away() -> Result<()> {
     let world = World::bare()?;
     specification(&world, &[])?;
     let dir = world.dir().join("cdi");

@@ -238,7 +238,7 @@ type Wrong = fn(&Pair, &Mr, &Mr) -> Result<(Op, Status)>;
 
 /// Requests that the responder refuses go by packets, and fail as they always do.
 #[test]
-fn what_is_refused() {
+fn refused_requests_go_by_packets_and_fail() {
     in_direct_world(|| {
         let wrong: [(&str, Wrong); 6] = [
             ("a wrong key", |_, memory, _| {

@@ -265,7 +265,7 @@ fn an_upgrade_under_a_running_program() -> Result<()> {
 }
 
 #[test]
-fn what_is_gone_already_does_not_stop_an_uninstallation() -> Result<()> {
+fn missing_files_do_not_stop_an_uninstallation() -> Result<()> {
     let world = World::bare()?;
     let (host, urxe) = (world.host(), artifacts::urxe()?);
     let before = Snapshot::of_machine(host)?;

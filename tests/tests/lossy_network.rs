@@ -141,7 +141,7 @@ fn ensure_counted(here: &Host, there: &Host, wanted: [&[&str]; 2]) -> Result<()>
 
 /// SENDs, WRITEs and READs bring the right data where packets are lost in both directions, and only what is missing is repeated.
 #[test]
-fn what_is_lost_is_repeated_selectively() -> Result<()> {
+fn lost_packets_are_repeated_selectively() -> Result<()> {
     for paths in [1, 4] {
         let (world, other) = world()?;
         repeat_selectively([world.host(), &other], paths);

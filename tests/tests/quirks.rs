@@ -296,7 +296,7 @@ fn stock_programs() -> Result<()> {
 }
 
 #[test]
-fn what_a_seed_means_can_be_asked() -> Result<()> {
+fn explain_names_the_quirks_of_a_seed() -> Result<()> {
     let world = World::bare()?;
     let all = world.host().run(artifacts::urxe()?, &["explain", "quirks"])?.stdout;
     ensure!(all.contains("srq-order") && all.contains("IBA 10.8.3.2") && all.contains("find the buffer"), "{all}");

@@ -120,7 +120,7 @@ fn ucmatose_migrates_its_ids() -> Result<()> {
 //= type=test
 //# A request for a service that nobody serves MUST be rejected as an invalid service id.
 #[test]
-fn nobody_listens() -> Result<()> {
+fn rping_without_listener_is_rejected() -> Result<()> {
     let world = World::new()?;
     let client = world.host().try_run("rping", &["-c", "-a", "127.0.0.1", "-p", "7999", "-C", "1"])?;
     ensure!(!client.status.success(), "{client}");

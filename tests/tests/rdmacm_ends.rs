@@ -20,7 +20,7 @@ fn expect_rejected(channel: &Channel, status: i32) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn nobody_listens() {
+fn request_without_listener_is_rejected() {
     in_world(|| {
         let channel = Channel::new()?;
         let _id = channel.connect(loopback(7001), &[])?;

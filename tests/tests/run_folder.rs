@@ -57,7 +57,7 @@ fn shm(host: &Host) -> PathBuf {
 /// of the same run leads it.
 #[test]
 #[ignore = "needs root: in a user namespace of one user there are no others"]
-fn nobody_is_led_by_links_and_pipes_of_others() -> Result<()> {
+fn links_and_pipes_of_others_are_not_followed() -> Result<()> {
     let root = Root::new()?;
     let victim = root.launcher.tmp().join("victim");
     for trap in ["ln -s $TMP/victim", "mkfifo", "ln $TMP/victim", "mkdir"] {
@@ -100,7 +100,7 @@ fn others_can_write_nowhere_and_clutter_nothing() -> Result<()> {
 /// Another user may know the folder's name, which `/dev/shm` shows, and may not keep it from being removed by that.
 #[test]
 #[ignore = "needs root: in a user namespace of one user there are no others"]
-fn who_has_no_part_in_a_run_does_not_keep_its_folder() -> Result<()> {
+fn strangers_do_not_keep_the_folder_of_a_run() -> Result<()> {
     let root = Root::new()?;
     let program = root.start("touch $TMP/ready; until test -e $TMP/go; do sleep 0.02; done")?;
     wait_until("the program runs", || Ok(root.launcher.tmp().join("ready").exists()))?;

@@ -302,7 +302,7 @@ fn every_rule_is_told_once() {
 
 /// An object may get the place of one that is no more.
 #[test]
-fn what_is_made_anew_is_told_of_anew() {
+fn objects_in_reused_places_are_reported_again() {
     let strict = |world: &World| {
         world.host().set_env("URXE_STRICT", "1");
         Ok(())
@@ -453,7 +453,7 @@ fn letter(pair: &Pair) -> Result<()> {
 }
 
 #[test]
-fn whoever_waits_for_the_last_byte_is_told_when_asked_for() {
+fn polling_the_last_byte_is_reported_on_demand() {
     let strict = |world: &World| {
         world.host().set_env("URXE_STRICT", "write-order");
         Ok(())

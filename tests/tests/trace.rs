@@ -93,7 +93,7 @@ fn captures_of_the_kernel_are_split_into_packets() -> Result<()> {
 }
 
 #[test]
-fn what_is_no_capture_is_refused() -> Result<()> {
+fn files_that_are_no_capture_are_refused() -> Result<()> {
     let output = std::process::Command::new(urxe()?).args(["trace", "/proc/self/status"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(!output.status.success() && said.contains("/proc/self/status: neither a pcapng nor a pcap file"), "{said}");
@@ -102,7 +102,7 @@ fn what_is_no_capture_is_refused() -> Result<()> {
 
 /// Readers that leave early, as in `urxe explain | head -1`.
 #[test]
-fn nobody_has_to_read_to_the_end() -> Result<()> {
+fn readers_may_leave_early() -> Result<()> {
     for args in [&["explain"][..], &["faults", "drop=1%"], &["doctor"]] {
         let (reader, writer) = std::io::pipe()?;
         drop(reader);

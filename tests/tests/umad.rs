@@ -96,7 +96,7 @@ fn two_hosts() -> Result<()> {
 }
 
 #[test]
-fn who_does_not_answer_and_who_cannot() -> Result<()> {
+fn silent_hosts_time_out_and_missing_agents_get_a_status() -> Result<()> {
     let launcher = Launcher::new()?;
     let program = program(&launcher)?;
     let ask = |gid: &str, timeout_ms: &str| {
@@ -175,7 +175,7 @@ fn agents_by_the_thousand() -> Result<()> {
 
 /// Diagnostics of InfiniBand that a kernel's RoCE port refuses, and how.
 #[test]
-fn what_needs_lids_is_refused_as_by_the_kernels_rxe() -> Result<()> {
+fn diagnostics_by_lid_are_refused_as_by_the_kernels_rxe() -> Result<()> {
     let launcher = Launcher::new()?;
     let refused = |words: &[&str], wanted: &str| {
         let said = launcher.try_run(&[], words)?.failure()?;

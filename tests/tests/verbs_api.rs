@@ -239,7 +239,7 @@ fn a_parent_domain_is_its_domain_and_keeps_it() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn unsupported_operations_and_flags_are_refused() {
     in_world(|| {
         let context = Context::open()?;
         let pd = Pd::new(&context)?;
@@ -401,7 +401,7 @@ fn an_empty_poll_leaves_the_queue_free() {
 /// Options of enhanced connection establishment, and rates of queue pairs of RoCE: there are none, and EOPNOTSUPP is what librdmacm
 /// takes for that.
 #[test]
-fn what_needs_a_card_is_not_supported() {
+fn ece_and_rate_limits_are_not_supported() {
     in_world(|| {
         let Pair { near, .. } = &Pair::new(&Options::default())?;
         let qp = near.qp.raw();

@@ -44,7 +44,7 @@ fn a_part_of_a_buffer_is_known_by_addresses_of_choice() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused() {
+fn unmappable_files_are_refused() {
     in_world(|| {
         let pair = Pair::new(&Options::default())?;
         let (_pages, file) = Pages::of_file(PAGE);

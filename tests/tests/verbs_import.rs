@@ -87,7 +87,7 @@ fn an_imported_context_is_a_context() {
 }
 
 #[test]
-fn what_is_no_file_of_this_process_is_refused() {
+fn descriptors_of_no_device_are_refused() {
     in_world(|| {
         fn refused(fd: i32) -> Result<Errno> {
             // SAFETY: a number.

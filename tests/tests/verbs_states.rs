@@ -411,7 +411,7 @@ fn flushing_and_forgetting() {
 
 /// ibv_query_qp(3) gives back what ibv_modify_qp and ibv_create_qp were given.
 #[test]
-fn what_was_set_is_told() {
+fn query_returns_attributes_that_were_set() {
     in_world(|| {
         let (context, options) = (Context::open()?, Options::default());
         let pd = Pd::new(&context)?;

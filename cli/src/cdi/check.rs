@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn images_with_musl_old_glibc_or_no_libgcc_are_refused() {
         let linker = ("lib64/ld-linux-x86-64.so.2", "");
         let libgcc = ("usr/lib64/libgcc_s.so.1", "");
         assert!(verdict(&[("lib/ld-musl-x86_64.so.1", "")]).unwrap_err().contains("musl"));

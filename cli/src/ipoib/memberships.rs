@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_holds_until_it_is_told_anew() {
+    fn memberships_last_until_they_are_renewed() {
         let now = Instant::now();
         let mut memberships = Memberships::new(now, OWN);
         let (query, request) = memberships.poll_request(now).unwrap();

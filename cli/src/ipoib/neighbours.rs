@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_given_up() {
+    fn neighbour_without_answer_is_given_up() {
         let (mut neighbours, now) = (Neighbours::default(), Instant::now());
         neighbours.send(now, PEER, vec![0]);
         for second in [1, 2] {

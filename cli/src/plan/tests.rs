@@ -78,7 +78,7 @@ fn a_foreign_file_is_named_and_nothing_changes() {
 }
 
 #[test]
-fn what_others_put_there_since_is_kept() {
+fn removal_keeps_files_of_others() {
     let root = tempfile::tempdir().unwrap();
     let manifest = root.path().join("var/manifest");
     plan(root.path(), "one").apply(&manifest).unwrap();

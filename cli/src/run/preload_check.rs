@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_program_is_not_waited_for() {
+    fn pipes_and_folders_are_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();

@@ -37,7 +37,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     #[test]
-    fn what_links_lead_to_stays() {
+    fn removal_does_not_follow_symlinks() {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("file"), "").unwrap();
         let folder = tempfile::tempdir().unwrap().keep();

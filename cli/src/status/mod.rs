@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_pass_for_something_else_is_no_report() {
+    fn reports_with_forged_names_or_values_are_refused() {
         let device = |pid: Value, counter: &str, value: Value, qpn: Value| {
             let qps = json!([{"qpn": qpn, "counters": {}}]);
             json!({"pid": pid, "counters": {counter: value}, "qps": qps})

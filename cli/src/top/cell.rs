@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_nothing_of_is_least() {
+    fn empty_cells_sort_first() {
         assert_eq!(Cell::Nothing.compare(&Cell::Rate(0.0)), Ordering::Less);
         assert_eq!(Cell::Rate(2.0).compare(&Cell::Rate(10.0)), Ordering::Less);
         assert_eq!(Cell::Nothing.compare(&Cell::Nothing), Ordering::Equal);

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_listened_to_for_ever() {
+    fn slow_reports_are_cut_off() {
         use std::io::Write;
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::{SocketAddr, UnixListener};
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_says_more_than_fits() {
+    fn long_reports_are_cut_off() {
         let (stream, mut far) = UnixStream::pair().unwrap();
         let writer = std::thread::spawn(move || {
             use std::io::Write;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_user_uses_up_is_not_missing_for_the_next() {
+    fn each_user_gets_a_share_of_the_allowance() {
         let mut allowance = Allowance::of_others(Duration::from_secs(600));
         let whole = (allowance.until, allowance.bytes);
         for left in [3, 2, 1] {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_believed() {
+    fn trust_by_user() {
         assert_eq!([trust(0, 0), trust(0, 7), trust(7, 7)], [Trust::Full; 3]);
         assert_eq!([trust(7, 8), trust(u32::MAX, 8)], [Trust::None; 2]);
         assert_eq!(trust(7, 0), Trust::OwnProcesses);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_has_none() {
+    fn malformed_reports_have_no_counters() {
         for text in ["", "{}", "\"counters\":{", "\"counters\":{}", "\"counters\":{\"a\":x,b,\"c\"}"] {
             assert_eq!(counters(text).count(), 0, "{text}");
         }

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_has_none() {
+    fn malformed_reports_have_no_resources() {
         for text in ["", "{}", "\"resources\":{", "\"resources\":{\"pd\":[", "\"resources\":{\"pd\":[}]", "\"pd\":[{}]"]
         {
             assert_eq!(objects(text, "pd").count(), 0, "{text}");

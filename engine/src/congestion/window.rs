@@ -184,7 +184,7 @@ mod tests {
     //= type=test
     //# Packets that are lost while others arrive SHOULD make those in flight fewer by as many.
     #[test]
-    fn what_is_lost_alone_takes_as_much() {
+    fn selective_loss_shrinks_the_window_by_as_many_packets() {
         let mut window = CongestionWindow::new(256);
         window.on_acknowledged(acked(224, Psn::new(224)));
         window.on_selective_loss(13, Psn::new(500));

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_in_is_right_and_a_bit_makes_it_wrong() {
+    fn filled_checksums_are_right_and_flipped_bits_make_them_wrong() {
         for is_v6 in [false, true] {
             for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
                 for payload in [&[][..], &[1], &[1, 2, 3, 4]] {

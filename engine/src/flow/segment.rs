@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_of_tcp_is_refused() {
+    fn malformed_tcp_headers_are_refused() {
         let header = header(false);
         assert!(Template::new(&header[..header.len() - 1]).is_none());
         assert!(Template::new(&[&header[..], &[0]].concat()).is_none());

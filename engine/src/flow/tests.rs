@@ -185,7 +185,7 @@ fn tunnels() {
 }
 
 #[test]
-fn what_is_no_list_of_specifications_is_refused() {
+fn malformed_lists_of_specifications_are_refused() {
     let good = eth(HERE, [0xff; 6], 0, 0);
     let parse = |bytes: &[u8], count| spec::parse(bytes, count).map(|_| ());
     assert_eq!(parse(&good, 1), Ok(()));

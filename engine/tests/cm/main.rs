@@ -67,7 +67,7 @@ fn a_rejection_brings_reason_and_private_data() {
 //= type=test
 //# A request for a service that nobody serves MUST be rejected as an invalid service id.
 #[test]
-fn nobody_listens() {
+fn request_without_listener_is_rejected() {
     let mut pair = Pair::new(1, LossyNetwork::default());
     pair.verdict = Some(Verdict::Refuse);
     pair.connect(1);
@@ -79,7 +79,7 @@ fn nobody_listens() {
 //= type=test
 //# A message without an answer MUST be sent again 15 times, a DREQ 4 times, and the connection then be given up.
 #[test]
-fn nobody_is_there() {
+fn request_without_answer_is_unreachable() {
     let mut pair = Pair::new(1, LossyNetwork { loss: 100, ..LossyNetwork::default() });
     pair.connect(1);
     assert_eq!(pair.wait(A), (CommId(1), Event::Unreachable));

@@ -42,7 +42,7 @@ fn each_connection_has_a_name_and_a_ca_of_its_own() {
 }
 
 #[test]
-fn who_waits_for_a_client_gives_up() {
+fn listeners_without_client_give_up() {
     let address = "127.99.8.2".parse().unwrap();
     let wait = Duration::from_millis(10);
     let mut peer = peer(address, wait, &[]);

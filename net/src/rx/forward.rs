@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_waits_and_arrives_in_order() {
+    fn datagrams_for_a_full_mailbox_wait_in_order() {
         let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
         let mailbox = mailbox(service(1));
         let mut sent = 0_u32;
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_and_dropped_when_nobody_reads() {
+    fn waiting_datagrams_are_bounded_and_dropped_without_reader() {
         let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
         let mailboxes: Vec<_> = (0..8).map(|at| mailbox(service(1000 + at))).collect();
         for _ in 0..100 {

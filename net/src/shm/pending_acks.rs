@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_last_is_taken_once() {
+    fn last_pending_ack_is_taken_once() {
         let words = Words::new();
         words.leave(ack(0x43_2107, 0xFF_FFFD));
         words.leave(ack(0x43_2107, 0xFF_FFFE));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_is_not_there() {
+    fn withdrawn_acks_are_gone() {
         let words = Words::new();
         words.leave(ack(0x43_2107, 1));
         words.leave(ack(0x43_2108, 2));

@@ -158,7 +158,7 @@ fn no_wake_up_is_lost() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted_and_a_receiver_that_sleeps_holds_up_nobody() {
+fn full_rings_count_drops_and_sleeping_receivers_hold_up_no_sender() {
     alone(|| {
         let (mut from, mut to, route) = pair(1);
         let mut sent = 0;
@@ -199,7 +199,7 @@ fn the_other_end_goes_and_its_ring_with_it() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_arrives_and_then_nothing_is_left() {
+fn packets_sent_before_exit_arrive_and_rings_are_freed() {
     alone(|| {
         let mut to = End::sharing_on("lo");
         for round in 1..=20 {

@@ -181,7 +181,7 @@ fn a_listener_at_a_loopback_address_is_for_its_own_host() {
 }
 
 #[test]
-fn who_listens_goes_before_who_is_only_bound() {
+fn listening_ids_go_before_bound_ones() {
     let ids = [bound("192.0.2.1:5", State::AddrBound), bound("0.0.0.0:5", State::Listen)];
     assert_eq!(found(ids, ServiceId::TCP, "192.0.2.1:5"), Some(2));
     let ids = [bound("192.0.2.1:5", State::AddrBound), bound("192.0.2.1:5", State::Connect)];
@@ -192,7 +192,7 @@ fn who_listens_goes_before_who_is_only_bound() {
 //= type=test
 //# A request for another service than the listener's MUST be refused.
 #[test]
-fn who_serves_one_service_is_not_asked_for_another() {
+fn listeners_refuse_requests_for_other_services() {
     let services = [
         (Some(TransportService::Rc), IBV_QPT_RC),
         (Some(TransportService::Uc), IBV_QPT_UC),

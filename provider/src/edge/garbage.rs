@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_a_meaning_stays() {
+    fn defined_fields_stay() {
         // SAFETY: all-zero is a value of this plain C struct.
         let mut wc = unsafe { std::mem::zeroed::<v::ibv_wc>() };
         (wc.wr_id, wc.status, wc.qp_num) = (7, v::IBV_WC_WR_FLUSH_ERR, 9);

@@ -158,7 +158,7 @@ pub(crate) fn close_in_child() {
 
 fn serve(listener: &CheckedFd, report: impl Fn() -> String) {
     // A look first: accept(2) of a socket that was shut down says so only as long as there is a descriptor to spare.
-    while somebody_asks(listener) {
+    while wait_for_request(listener) {
         match accept(listener) {
             Ok((stream, _)) => answer(stream, &report),
             Err(error) if is_passing(&error) => thread::sleep(TIMEOUT),
@@ -180,7 +180,7 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 /// Waits for somebody; false when the socket was shut down, or closed by the application.
-fn somebody_asks(listener: &CheckedFd) -> bool {
+fn wait_for_request(listener: &CheckedFd) -> bool {
     let mut polled = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry.
     while unsafe { libc::poll(&raw mut polled, 1, -1) } < 0 {

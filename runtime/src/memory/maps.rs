@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts() {
+    fn persistent_mappings() {
         const FILES: &str = "\
 1000-3000 rw-s 00000000 08:01 77                         /data/a b
 3000-4000 rw-s 00002000 08:01 77                         /data/a b

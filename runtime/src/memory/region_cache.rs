@@ -359,7 +359,7 @@ mod tests {
 
     /// Deregistration returns, so nothing is held; and what is gone is not found.
     #[test]
-    fn what_is_at_hand_is_put_down_at_the_end_of_a_turn() {
+    fn cached_region_is_released_at_the_end_of_a_turn() {
         let memory = region_cache();
         let (first, second) = (register(&memory.regions), register(&memory.regions));
         let turn = memory.turn();

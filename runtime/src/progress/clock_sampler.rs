@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spins_looks_now_and_then() {
+    fn spinning_thread_samples_the_clock_now_and_then() {
         let clock_sampler = ClockSampler::default();
         for poll in 0..=u64::from(TUNING.spins) {
             assert_eq!(skipped(&clock_sampler), 0, "nothing is known yet");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_some_queues_now_and_then_looks_each_time() {
+    fn rare_polls_of_several_queues_sample_the_clock_each_time() {
         let clock_sampler = ClockSampler::default();
         for round in 0..100 {
             for queue in 0..8 {

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_prompt_for_long_may_be_late_once() {
+    fn long_prompt_application_may_be_late_once() {
         let mut acks = DelayedAck::default();
         for time in 0..100 {
             acks.lets_wait(&at(100 * time), AckMode::Delay);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_prompt_for_long_is_measured_where_somebody_has_looked() {
+    fn long_prompt_application_is_timed_where_the_clock_was_read() {
         let mut acks = prompt(100);
         assert!(acks.lets_wait(&unseen(), AckMode::Delay) && matches!(acks.due, Due::At(_)), "not for long");
         acks.answered(&unseen());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sweeps_lets_nothing_wait_that_nobody_measures() {
+    fn sweep_delays_no_ack_without_time() {
         let mut acks = prompt(100);
         acks.prompt = TUNING.prompt_answers_most;
         assert!(acks.lets_wait(&unseen(), AckMode::Delay));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_send_unasked_have_no_habit() {
+    fn unsolicited_sends_are_no_prompt_answers() {
         let mut acks = DelayedAck::default();
         for time in 0..100 {
             acks.answered(&at(time));

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_put_off_when_little_time_is_left_for_ever_longer() {
+    fn watchdog_restarts_when_little_time_is_left_for_ever_longer() {
         let watch = PollWatchdog::new().unwrap();
         let until = || watch.until.load(Ordering::Relaxed);
         // Far enough ahead for the timer not to matter.

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_takes_is_measured() {
+    fn duration_of_a_call_is_measured() {
         assert!(measured() > Duration::ZERO);
     }
 }

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_too_long_makes_no_sense() {
+    fn truncated_or_long_messages_are_refused() {
         for request in requests(&[]) {
             let message = bytes(&request.emit());
             for length in 0..message.len() {

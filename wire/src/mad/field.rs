@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_is_zero_and_stays() {
+    fn fields_outside_the_bytes_are_zero_and_stay() {
         let mut bytes = [7; 4];
         Field::bytes(2, 4).put(&mut bytes, 1);
         Field::bytes(3, 16).put_slice(&mut bytes, &[1; 16]);

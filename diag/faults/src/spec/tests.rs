@@ -231,7 +231,7 @@ fn scripts_of_several_lines() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_invalid_item() {
     for (text, item) in [
         ("drop=101%", "drop=101%"),
         ("drop=x", "drop=x"),

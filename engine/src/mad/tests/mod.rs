@@ -152,7 +152,7 @@ fn only_whoever_was_asked_responds() {
 }
 
 #[test]
-fn who_is_not_answered_hears_it_after_the_last_attempt() {
+fn request_without_answer_comes_back_after_the_last_attempt() {
     let mut port = Port::new();
     port.register(CLIENT, None, false).unwrap();
     port.send(Instant::default(), CLIENT, request(10)).unwrap();
@@ -230,7 +230,7 @@ fn a_request_that_nobody_takes_is_refused_if_it_is_a_get_or_a_set() {
 }
 
 #[test]
-fn what_the_kernel_refuses_to_send() {
+fn malformed_sends_are_refused_as_by_the_kernel() {
     let mut port = Port::new();
     port.register(CLIENT, None, true).unwrap();
     port.register(SERVER, None, false).unwrap();

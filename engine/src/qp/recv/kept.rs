@@ -277,7 +277,7 @@ mod tests {
     //= type=test
     //# What is kept MUST be bounded, for each queue pair and for the process.
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn kept_packets_are_bounded() {
         let memory = Arc::new(KeptMemory::default());
         let mut kept = Kept::new(&memory);
         assert_eq!(keep(&mut kept, 0, 1024, 4096), Keeping::Kept);

@@ -291,7 +291,7 @@ fn hosts_come_and_go_and_traps_say_so() {
 }
 
 #[test]
-fn what_is_asked_before_the_subnet_is_known_waits() {
+fn requests_before_the_subnet_is_known_wait() {
     let now = Instant::from_nanos(1);
     let mut early = Subnet::new(now, config(SOLO), 0);
     let ask = |subnet: &mut Subnet| {

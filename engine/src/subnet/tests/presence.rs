@@ -115,7 +115,7 @@ fn one_answer_of_several_is_not_the_subnet() {
 
 /// Time passes without wake-ups where nothing is pending: the owner says now and then that it is there, the others are silent.
 #[test]
-fn who_is_alone_is_quiet() {
+fn single_host_is_quiet() {
     let mut net = Net::new(&[SOLO]);
     let wakes = |net: &mut Net, time: Duration| {
         let (mut count, end) = (0, net.now + time);

@@ -20,7 +20,7 @@ fn the_layout_is_that_of_the_version() {
 }
 
 #[test]
-fn what_is_shown_is_read_as_it_was() {
+fn shown_words_are_read_back() {
     let (qp, region) = (QpWords::new(), RegionWords::new());
     assert_eq!((qp.read(), region.read()), (None, None));
     let shown = SharedQp { numbers: 1, rights: 2, addresses: 3, limits: 4 };
@@ -39,7 +39,7 @@ fn what_is_shown_is_read_as_it_was() {
 //= type=test
 //# When deregistration returns, nobody MUST copy from or to the memory any more.
 #[test]
-fn nobody_enters_what_is_hidden() {
+fn hidden_regions_are_not_entered() {
     let (qp, region) = (QpWords::new(), RegionWords::new());
     let version = qp.show(&SharedQp::default(), 0).unwrap();
     region.show(&REGION);
@@ -60,7 +60,7 @@ fn nobody_enters_what_is_hidden() {
 }
 
 #[test]
-fn what_was_taken_is_told_and_begins_anew() {
+fn taken_counts_are_read_and_reset() {
     let qp = QpWords::new();
     qp.show(&SharedQp::default(), 5).unwrap();
     let taken = Taken { psns: 3, messages: 2, bytes: 9000, receives: 1 };

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off() {
+    fn truncated_messages_are_refused() {
         let mut attributes = Writer::default();
         attributes.put_u32(1, 5);
         let whole = message(0x1401, 1, &attributes);

@@ -79,7 +79,7 @@ fn every_function_of_libc_that_dlsym_finds_is_found() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found() {
+fn missing_slots_and_objects_are_not_found() {
     let object = Object::containing(libibverbs()).unwrap();
     assert_eq!(object.slot(c"ptrace").err(), Some(PltError::NoSlot(c"ptrace")));
     assert_eq!(Object::containing(std::ptr::null()).err(), Some(PltError::NoObject));

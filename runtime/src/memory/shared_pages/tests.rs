@@ -194,7 +194,7 @@ fn shared_pages_are_reached_by_the_file() {
 
 /// Memory that was unmapped may be somebody else's when its registration ends.
 #[test]
-fn what_is_not_there_any_more_is_left_alone() {
+fn unmapped_pages_are_left_alone() {
     let _alone = alone();
     let pages = Pages::new();
     pages.fill();
@@ -272,7 +272,7 @@ fn a_larger_mapping_has_its_own_memory() {
 
 /// Pages that cannot become private now do so with the next registration or its end.
 #[test]
-fn what_stays_shared_is_tried_again() {
+fn pages_that_stay_shared_are_tried_again() {
     let _alone = alone();
     let pages = Pages::new();
     pages.fill();

@@ -203,7 +203,7 @@ fn counters_of_a_port() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn unsupported_commands_are_refused() {
     for command in [n::RDMA_NLDEV_CMD_SET, n::RDMA_NLDEV_CMD_NEWLINK, n::RDMA_NLDEV_CMD_SYS_SET] {
         assert_eq!(refusal(&ask(command, ACK, device)), libc::EOPNOTSUPP, "{command}");
         assert_eq!(refusal(&ask_in(&World { qps: 0 }, command, 0, device)), libc::EPERM, "{command}");
