@@ -1,4 +1,4 @@
-//! Regions that a context keeps at hand between turns ([`kept`]).
+//! Regions that a context keeps cached between turns ([`kept`]).
 
 #[path = "../runtime/src/memory/kept.rs"]
 mod kept;

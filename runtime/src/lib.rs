@@ -40,8 +40,8 @@
 //!   across system calls.
 //! - An engine that works for an XRC SRQ of another process takes the lock of the connection to that process in the place of the
 //!   SRQ's, and holds it until the process answers. The thread that answers takes no lock above the table of regions ([`xrc`]).
-//! - A region at hand ([`region_cache`](crate::memory::region_cache)) counts as a lock below the queue pair's engine:
-//!   deregistration waits for the end of the turn. While one is at hand, no lock above is taken, and no other process is waited for.
+//! - A cached region ([`region_cache`](crate::memory::region_cache)) counts as a lock below the queue pair's engine:
+//!   deregistration waits for the end of the turn. While one is cached, no lock above is taken, and no other process is waited for.
 //! - What sending needs ([`device::Device::with_work`]) has no place in the order: a thread that finds it taken uses another.
 //!   Deregistration alone waits for one, which keeps the region, and holds no lock meanwhile.
 //! - A [`fork_safe_mutex`] is below all of these: its holder takes no other lock. A thread that forks takes the locks that [`fork`]

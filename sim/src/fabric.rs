@@ -56,7 +56,7 @@ pub struct Fabric {
     by_address: HashMap<IpAddr, NodeId>,
     timeouts: Timeouts<NodeId>,
     /// Nodes that something has been done with since their timeouts were looked at.
-    touched: BTreeSet<NodeId>,
+    dirty: BTreeSet<NodeId>,
     /// When each node's link is free again.
     free_at: Vec<Instant>,
     /// The switch's queue for each node, if it is not unlimited.
@@ -157,7 +157,7 @@ impl Fabric {
 
     /// A node, to be changed.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.touched.insert(id);
+        self.dirty.insert(id);
         &mut self.nodes[id.0]
     }
 
@@ -214,7 +214,7 @@ impl Fabric {
 
     /// Takes the next thing that happens; `None` when nothing will ever happen any more.
     pub fn step(&mut self) -> Option<Step> {
-        while let Some(id) = self.touched.pop_first() {
+        while let Some(id) = self.dirty.pop_first() {
             self.timeouts.set(id, self.nodes[id.0].poll_timeout());
         }
         let next = self.schedule.next_at();

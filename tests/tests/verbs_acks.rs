@@ -1,6 +1,6 @@
 //! ACKs that wait for the application's next request leave in time, whatever the application does instead.
 //!
-//! Each test makes the target a habitual answerer, so that ACKs wait, and then has it do something else after a message.
+//! Each test has the target answer at once for some time, so that ACKs are delayed, and then has it do something else after a message.
 //! The peer does not ask again, and must not have to.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,9 @@ use urxe_tests::in_world;
 use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::{Change, Context, Cq, End, Mr, Op, Options, Pair, RecvWr, SendWr, Status};
 
-/// Exchanges that make a habit.
+/// Exchanges after which ACKs are delayed.
 const EXCHANGES: u64 = 100;
-/// Times that the habit is broken, where the target lives on.
+/// Delayed ACKs that the target does not send with an answer, where it lives on.
 const ROUNDS: u64 = 10;
 
 /// An ACK that has not come after 4.096 µs × 2^21, 8.6 s, was not sent: nothing is asked for again.

@@ -21,12 +21,12 @@ pub(super) enum Object {
     Window(u32),
 }
 
-/// Each rule is told once for each object. An object that is no more may leave its name to another.
+/// Rules that were reported, once for each object. An object that is no more may leave its name to another.
 #[derive(Debug, Default)]
-pub(super) struct Told(HashMap<Object, HashSet<Rule>>);
+pub(super) struct Reported(HashMap<Object, HashSet<Rule>>);
 
-impl Told {
-    /// Whether this has not been told yet.
+impl Reported {
+    /// Whether this has not been reported yet.
     pub(super) fn first(&mut self, rule: Rule, object: Object) -> bool {
         self.0.entry(object).or_default().insert(rule)
     }
@@ -43,13 +43,13 @@ mod tests {
 
     #[test]
     fn once_for_each_object() {
-        let (mut told, [one, other]) = (Told::default(), [1, 2].map(|number| Object::Qp(Qpn::new(number))));
-        assert!(told.first(Rule::SendState, one) && told.first(Rule::SendState, other));
-        assert!(told.first(Rule::NothingSignaled, one) && !told.first(Rule::SendState, one));
-        told.forget(one);
-        assert!(told.first(Rule::SendState, one) && !told.first(Rule::SendState, other));
-        told.forget(one);
-        told.forget(other);
-        assert!(told.0.is_empty(), "what is gone takes no memory");
+        let (mut reported, [one, other]) = (Reported::default(), [1, 2].map(|number| Object::Qp(Qpn::new(number))));
+        assert!(reported.first(Rule::SendState, one) && reported.first(Rule::SendState, other));
+        assert!(reported.first(Rule::NothingSignaled, one) && !reported.first(Rule::SendState, one));
+        reported.forget(one);
+        assert!(reported.first(Rule::SendState, one) && !reported.first(Rule::SendState, other));
+        reported.forget(one);
+        reported.forget(other);
+        assert!(reported.0.is_empty(), "what is gone takes no memory");
     }
 }

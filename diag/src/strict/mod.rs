@@ -1,8 +1,8 @@
 //! Strict mode (`URXE_STRICT`): tells of what works here, by luck or by the emulator's kindness, and will not everywhere.
-//! Each rule is told once for each object.
+//! Each rule is reported once for each object.
 //!
 //! [`rules`] lists them. Here are those about work requests and queues; [`receives`] looks after receive buffers, [`keys`] after keys,
-//! [`objects`] has the rules about what is made and destroyed, [`dedup`] knows what was told, [`call_site`] says where in the
+//! [`objects`] has the rules about what is made and destroyed, [`dedup`] knows the rules that were reported, [`call_site`] says where in the
 //! program a call was made.
 
 mod call_site;
@@ -22,7 +22,7 @@ use urxe_wire::{Qpn, grh};
 
 use super::explain::advise;
 use super::{Observer, fmt};
-use dedup::{Object, Told};
+use dedup::{Object, Reported};
 use keys::Keys;
 pub use receives::RecvQueue;
 use receives::{Part, Receives};
@@ -34,7 +34,7 @@ use urxe_runtime::memory::regions::Regions;
 /// State of strict mode for a device.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
-    told: Mutex<Told>,
+    reported: Mutex<Reported>,
     /// Requests whose buffers must stay as they are, by queue pair, oldest first.
     sent: Mutex<HashMap<Qpn, VecDeque<Sent>>>,
     received: Mutex<Receives>,
@@ -87,14 +87,14 @@ impl Strict {
         self.with_sites.then(call_site::here)
     }
 
-    /// Whether this has not been told yet.
+    /// Whether this has not been reported yet.
     fn first(&self, rule: Rule, object: Object) -> bool {
-        lock(&self.told).first(rule, object)
+        lock(&self.reported).first(rule, object)
     }
 
     /// The object is no more.
     fn forget(&self, object: Object) {
-        lock(&self.told).forget(object);
+        lock(&self.reported).forget(object);
     }
 }
 

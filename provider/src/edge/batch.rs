@@ -26,14 +26,14 @@ pub(super) type SendRequest = (SendWr, Option<UdRecipient<Arc<Route>>>);
 #[derive(Debug)]
 pub(super) struct Builder<R> {
     /// Held from `wr_start` to `wr_complete` or `wr_abort`.
-    gate: PollSessionLock,
+    session_lock: PollSessionLock,
     batch: UnsafeCell<Batch<R>>,
 }
 
 impl<R> Default for Builder<R> {
     fn default() -> Self {
         let batch = UnsafeCell::new(Batch { requests: Vec::new(), error: None, max_inline: 0 });
-        Self { gate: PollSessionLock::default(), batch }
+        Self { session_lock: PollSessionLock::default(), batch }
     }
 }
 
@@ -135,7 +135,7 @@ unsafe fn object<'a, O: Building>(qp: *mut v::ibv_qp_ex) -> &'a O {
 /// `qp` is the start of an `O` and was made by `ibv_create_qp_ex`; `wr_start` was called.
 pub(super) unsafe fn build<O: Building>(qp: *mut v::ibv_qp_ex, act: impl FnOnce(&mut Batch<O::Request>)) {
     let _ = guarded(|| {
-        // SAFETY: between `wr_start` and `wr_complete` the gate keeps other threads out.
+        // SAFETY: between `wr_start` and `wr_complete` the session lock keeps other threads out.
         act(unsafe { &mut *object::<O>(qp).builder().batch.get() });
         Ok(())
     });
@@ -156,14 +156,14 @@ pub(super) unsafe fn complete<O: Building>(
     let result = fast_verb(Verb::WrComplete, |is_nested| {
         // SAFETY: the caller's queue pair.
         unsafe { shared((*qp).qp_base.context) }.check_alive()?;
-        // SAFETY: through the gate.
+        // SAFETY: the session lock is held.
         let batch = unsafe { &mut *object.builder().batch.get() };
         match batch.error {
             Some(errno) => Err(errno),
             None => post(object, &mut batch.requests, is_nested),
         }
     });
-    object.builder().gate.leave();
+    object.builder().session_lock.leave();
     result
 }
 
@@ -171,8 +171,8 @@ unsafe extern "C" fn wr_start<O: Building>(qp: *mut v::ibv_qp_ex) {
     let _ = guarded(|| {
         // SAFETY: the caller's queue pair.
         let object = unsafe { object::<O>(qp) };
-        object.builder().gate.enter();
-        // SAFETY: through the gate.
+        object.builder().session_lock.enter();
+        // SAFETY: the session lock is held.
         let batch = unsafe { &mut *object.builder().batch.get() };
         batch.requests.clear();
         batch.error = None;
@@ -184,7 +184,7 @@ unsafe extern "C" fn wr_start<O: Building>(qp: *mut v::ibv_qp_ex) {
 unsafe extern "C" fn wr_abort<O: Building>(qp: *mut v::ibv_qp_ex) {
     let _ = guarded(|| {
         // SAFETY: the caller's queue pair, between `wr_start` and this.
-        unsafe { object::<O>(qp) }.builder().gate.leave();
+        unsafe { object::<O>(qp) }.builder().session_lock.leave();
         Ok(())
     });
 }

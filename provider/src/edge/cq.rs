@@ -42,7 +42,7 @@ pub(super) struct CqObject {
 /// State of an extended poll, from `ibv_start_poll` to `ibv_end_poll`.
 pub(super) struct Poll {
     /// Held meanwhile, unless the application promises to use one thread.
-    pub(super) gate: Option<PollSessionLock>,
+    pub(super) session_lock: Option<PollSessionLock>,
     pub(super) current: UnsafeCell<Current>,
 }
 
@@ -58,7 +58,7 @@ impl Poll {
         // SAFETY: all-zero is a value of this plain C struct.
         let wc = unsafe { std::mem::zeroed() };
         let current = UnsafeCell::new(Current { wc, at: Instant::from_nanos(0), frame: FrameCompletion::default() });
-        Self { gate: (!single_threaded).then(PollSessionLock::default), current }
+        Self { session_lock: (!single_threaded).then(PollSessionLock::default), current }
     }
 }
 

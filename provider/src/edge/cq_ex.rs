@@ -124,14 +124,14 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        if let Some(gate) = &object.poll.gate {
+        if let Some(session_lock) = &object.poll.session_lock {
             if !is_nested {
-                gate.enter();
-            } else if !gate.try_enter() {
+                session_lock.enter();
+            } else if !session_lock.try_enter() {
                 return Err(Errno(libc::ENOENT));
             }
         }
-        // SAFETY: through the gate.
+        // SAFETY: the session lock is held.
         let mut result = unsafe { advance(cq, object, is_nested) };
         if result == Err(Errno(libc::ENOENT)) && !is_nested {
             context.port().polled(object.cq.is_armed());
@@ -141,8 +141,8 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
         //= spec/completions.md#cq-008
         //# A poll that finds nothing MUST leave an extended queue free for every other thread.
         // After a failure there is no `end_poll`.
-        if let (Err(_), Some(gate)) = (&result, &object.poll.gate) {
-            gate.leave();
+        if let (Err(_), Some(session_lock)) = (&result, &object.poll.session_lock) {
+            session_lock.leave();
         }
         result
     })
@@ -158,8 +158,8 @@ unsafe extern "C" fn next_poll(cq: *mut v::ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(cq: *mut v::ibv_cq_ex) {
     let _ = guarded(|| {
         // SAFETY: the caller's queue.
-        if let Some(gate) = unsafe { &cq::object(cq.cast()).poll.gate } {
-            gate.leave();
+        if let Some(session_lock) = unsafe { &cq::object(cq.cast()).poll.session_lock } {
+            session_lock.leave();
         }
         Ok(())
     });

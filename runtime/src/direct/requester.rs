@@ -280,7 +280,7 @@ impl<M: Memory> Local<'_, M> {
         Some(to)
     }
 
-    /// Stores the result of an atomic operation that was done, whatever protects the buffer, which is at hand.
+    /// Stores the result of an atomic operation that was done, whatever protects the buffer, which is cached.
     fn store_result(&self, to: u64, original: u64) -> DirectOutcome {
         match self.memory.write(to, &original.to_ne_bytes()) {
             Ok(()) => DirectOutcome::Done,

@@ -1,4 +1,4 @@
-//! Regions that a thread's context keeps at hand from one turn to the next.
+//! Regions that a thread's context keeps cached from one turn to the next.
 //!
 //! To look a region up costs a lock and a reference count, as much as a short copy. A context that is lent by a lock keeps a copy of
 //! the last region instead, with the *generation* of the table, which changes when a region is taken out. Who has the context locked

@@ -4,7 +4,7 @@
 //! - [`mapping`] is memory of our own: device memory, dma-bufs;
 //! - `protected` does the same where the application has protected the memory since;
 //! - [`maps`] tells what is mapped, when memory is registered;
-//! - `kept` has regions stay at hand between the turns of a thread;
+//! - `kept` has regions stay cached between the turns of a thread;
 //! - `shared_pages` are those that peers of this host reach themselves;
 //! - [`regions`] is the table of regions;
 //! - [`region_cache`] is the engine's access to all of this.

@@ -1,7 +1,7 @@
 //! How the engine reaches registered bytes.
 //!
 //! Looking a region up costs a lock and a reference count, as much as copying a hundred bytes. Messages mostly come one
-//! after the other for the same region, so the one used last is at hand for the rest of a turn: as long as one queue
+//! after the other for the same region, so the one used last is cached for the rest of a turn: as long as one queue
 //! pair is at work. A thread's own context keeps it for its next turn, too (`kept`).
 
 use std::cell::{Cell, Ref, RefCell};
@@ -22,9 +22,9 @@ use super::{faultable_copy, mapping, protected};
 use crate::counters::DirectTraffic;
 use crate::direct::Attachment;
 use crate::interceptor::{self, Interceptor};
-use crate::xrc::client::is_elsewhere;
+use crate::xrc::client::is_remote;
 
-/// Regions, and the one at hand.
+/// Regions, and the cached one.
 #[derive(Debug)]
 pub struct RegionCache {
     regions: Arc<Regions>,
@@ -43,14 +43,14 @@ pub struct RegionCache {
     interceptor: Option<Arc<dyn Interceptor>>,
 }
 
-/// The region at hand.
+/// The cached region.
 #[derive(Debug)]
 struct Cached {
     region: Region,
     owner: Owner,
 }
 
-/// Reason why a region at hand is registered still.
+/// Reason why a cached region is registered still.
 #[derive(Debug)]
 enum Owner {
     /// Held until the end of the turn.
@@ -59,7 +59,7 @@ enum Owner {
     Kept { generation: u64 },
 }
 
-/// A turn of one queue pair. At its end nothing is at hand any more but what is kept.
+/// A turn of one queue pair. At its end only a kept region stays cached.
 ///
 /// Whoever deregisters waits for that, perhaps while it has another queue pair's engine; so within a turn no second one
 /// may be waited for.
@@ -73,7 +73,7 @@ impl Drop for Turn<'_> {
 }
 
 impl RegionCache {
-    /// Cache with no region at hand.
+    /// Cache without a region.
     pub fn new(regions: Arc<Regions>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
         Self {
             regions,
@@ -93,7 +93,7 @@ impl RegionCache {
         &self.direct
     }
 
-    /// Keeps the region at hand between turns, and says so in `kept`. For who accesses memory with a lock held
+    /// Keeps the cached region between turns, and says so in `kept`. For callers that access memory with a lock held
     /// ([`Keepers`](super::regions::Keepers)).
     pub(crate) fn keeping(self, kept: Arc<Kept>) -> Self {
         Self { kept: Some(kept), ..self }
@@ -130,7 +130,7 @@ impl RegionCache {
         self.known_data.forget();
     }
 
-    /// Has nothing at hand, and keeps nothing.
+    /// Empties the cache, and keeps nothing.
     fn release(&self) {
         drop(self.cached.take());
         if let Some(kept) = &self.kept {
@@ -139,7 +139,7 @@ impl RegionCache {
         self.known_data.forget();
     }
 
-    /// Whether the region at hand is the one that has `key`.
+    /// Whether the cached region has `key`.
     #[inline]
     fn has(&self, cached: Option<&Cached>, key: Key) -> bool {
         cached.is_some_and(|Cached { region, owner }| match owner {
@@ -163,7 +163,7 @@ impl RegionCache {
         Some(Cached { region: Region::clone(&held), owner: Owner::Held { _region: held } })
     }
 
-    /// Does at `[host, host + length)` what has faulted, if the region at hand is one that a card would have pinned: `shared` where
+    /// Does at `[host, host + length)` what has faulted, if the cached region is one that a card would have pinned: `shared` where
     /// peers reach its pages, and else `again`.
     //= spec/memory.md#mem-015
     //# Memory that was protected while registered MUST be accessed all the same, unless it was registered on demand.
@@ -181,10 +181,10 @@ impl RegionCache {
         self.regions.reach_shared(region, host, length, shared).unwrap_or_else(again)
     }
 
-    /// Has the region that has `key` at hand, or none if there is none.
+    /// Caches the region that has `key`, or none if there is none.
     #[cold]
     fn miss(&self, key: Key) -> Ref<'_, Option<Cached>> {
-        // Whoever has a region at hand copies from or to it, in the same thread; those that have contexts which keep one are admitted.
+        // A thread with a cached region copies from or to it; those that have contexts which keep one are admitted.
         faultable_copy::admit();
         self.release();
         self.cached.replace(self.find(key));
@@ -275,7 +275,7 @@ impl Memory for RegionCache {
     #[inline]
     fn is_remote(&self, by: Accessor) -> bool {
         let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = by;
-        is_elsewhere(pd)
+        is_remote(pd)
     }
 
     fn access_remote(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {

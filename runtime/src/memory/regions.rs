@@ -17,7 +17,7 @@ use super::kept::Generation;
 use super::{faultable_copy, shared_pages};
 use crate::direct::region;
 use crate::lock;
-use crate::xrc::client::{Client, is_elsewhere};
+use crate::xrc::client::{Client, is_remote};
 
 /// All regions and memory windows of a device. Read by every packet, changed by registration.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ pub struct Regions {
     client: Option<Arc<Client>>,
     /// Changes when a region is taken out of the table.
     generation: Generation,
-    /// Contexts that keep regions at hand.
+    /// Contexts that keep regions cached.
     keepers: OnceLock<Weak<dyn Keepers>>,
     /// Table in which peers of this host see them.
     shown: OnceLock<Shown>,
 }
 
-/// Contexts that keep regions at hand ([`kept`](super::kept)).
+/// Contexts that keep regions cached ([`kept`](super::kept)).
 pub(crate) trait Keepers: fmt::Debug + Send + Sync {
     /// Waits until none of them uses the region that had `key`, which was taken out of the table. The caller has no context, and no queue
     /// pair's engine: others wait for that with their contexts locked.
@@ -143,7 +143,7 @@ impl Regions {
         let _ = self.shown.set(Shown { export: Arc::clone(export), places: Mutex::default() });
     }
 
-    /// Names the contexts that keep regions at hand.
+    /// Names the contexts that keep regions cached.
     pub(crate) fn keep_by(&self, keepers: Weak<dyn Keepers>) {
         let _ = self.keepers.set(keepers);
     }
@@ -320,7 +320,7 @@ impl Regions {
     /// Unbinds the memory window with `key`. When this returns, nobody copies from or to what it showed, but for a peer that was
     /// stopped in the middle of a copy; a packet waits for no peer that is not done at once.
     pub(super) fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, how: Invalidation) -> Result<(), Refusal> {
-        if is_elsewhere(pd) {
+        if is_remote(pd) {
             return self.client.as_ref().ok_or(Refusal::Vanished)?.invalidate(pd, qpn, key);
         }
         let old = self.change(|table| table.invalidate(pd, qpn, key))?;

@@ -17,11 +17,11 @@ use crate::lock;
 use crate::progress::tuning::TUNING;
 
 /// The bit that numbers of protection domains of other processes have, and ours never.
-const ELSEWHERE: u32 = 1 << 31;
+const REMOTE: u32 = 1 << 31;
 
 /// Whether a protection domain is of another process.
-pub const fn is_elsewhere(pd: Pd) -> bool {
-    pd.0 & ELSEWHERE != 0
+pub const fn is_remote(pd: Pd) -> bool {
+    pd.0 & REMOTE != 0
 }
 
 /// Why there is no answer.
@@ -155,8 +155,8 @@ impl Tables {
         if let Some(known) = known.filter(|srq| Arc::ptr_eq(&srq.owner, owner)) {
             return Arc::clone(known);
         }
-        self.last_pd = (self.last_pd + 1) & !ELSEWHERE;
-        let pd = Pd(self.last_pd | ELSEWHERE);
+        self.last_pd = (self.last_pd + 1) & !REMOTE;
+        let pd = Pd(self.last_pd | REMOTE);
         let srq = Arc::new(RemoteSrq { domain, number, pd, owner: Arc::clone(owner) });
         self.srqs.insert(pd, Arc::clone(&srq));
         self.found.insert((domain, number), pd);
