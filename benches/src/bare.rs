@@ -75,7 +75,7 @@ fn send_parts(socket: &UdpSocket, to: &socket2::SockAddr, parts: &[IoSlice<'_>],
     }
 }
 
-/// How payload comes into a packet that is sent.
+/// Way in which payload comes into a packet that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
     /// Copied behind the headers.

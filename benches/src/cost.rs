@@ -88,9 +88,9 @@ pub struct Bench {
 /// The values of a probe in one round.
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
-    /// Of the usual library: the mean of two runs.
+    /// Value with the usual library: the mean of two runs.
     pub with: f64,
-    /// Of the other: likewise.
+    /// Value with the library without hooks: the mean of two runs.
     pub without: f64,
 }
 
@@ -136,7 +136,7 @@ impl Probe {
         }
     }
 
-    /// Of the rounds measured.
+    /// Speeds of the rounds measured.
     pub fn speeds(&self, rounds: &[Round]) -> Sample {
         rounds.iter().map(|round| self.speed(*round)).collect()
     }

@@ -107,7 +107,7 @@ impl Run {
 /// Times of a task with so many spinners a processor: over urxe, and beside it.
 #[derive(Debug, Default)]
 pub struct Times {
-    /// Over urxe; `None` for a run that did not end.
+    /// Times over urxe; `None` for a run that did not end.
     pub urxe: Vec<Option<Duration>>,
     /// Runs that these are held against.
     pub beside: Vec<Option<Duration>>,

@@ -15,13 +15,13 @@ const COLOURS: [&str; 6] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00
 /// A chart of several curves over one axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// Above it.
+    /// Title above the chart.
     pub title: &'static str,
-    /// To the right.
+    /// Axis to the right.
     pub x: Axis,
     /// Upwards.
     pub y: Axis,
-    /// In the order of their names.
+    /// Curves in the order of their names.
     pub curves: Vec<Curve>,
 }
 
@@ -30,13 +30,13 @@ pub struct Chart {
 pub struct Axis {
     /// Quantity and unit.
     pub label: &'static str,
-    /// How values become distances.
+    /// Scale by which values become distances.
     pub scale: Scale,
-    /// Where it is marked; nowhere in particular: at round numbers.
+    /// Marks with their labels; if there are none, round numbers are marked.
     pub marks: Vec<(f64, String)>,
 }
 
-/// How values become distances.
+/// Scale by which values become distances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// From zero, evenly.
@@ -50,7 +50,7 @@ pub enum Scale {
 pub struct Curve {
     /// Name in the legend.
     pub name: String,
-    /// From left to right.
+    /// Points from left to right.
     pub points: Vec<(f64, f64)>,
 }
 

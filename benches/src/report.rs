@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::sample::{Measured, Sample};
 use crate::suite::{BOUNDS, COMPARISONS, Comparison, Figure, Goal, PROBES};
 
-/// Where and when something was measured.
+/// Machine and date of a measurement.
 #[derive(Debug)]
 pub struct Setting {
     date: String,
@@ -36,7 +36,7 @@ impl Setting {
         })
     }
 
-    /// When it was.
+    /// Date of the measurement.
     pub(crate) fn date(&self) -> &str {
         &self.date
     }

@@ -12,7 +12,7 @@ use crate::raw::Raw;
 pub struct Figure {
     /// Name of the row in the table.
     pub name: &'static str,
-    /// Of its values.
+    /// Unit of its values.
     pub unit: Unit,
 }
 

@@ -40,7 +40,7 @@ fn drivers(before: &str, ours: &Path) -> PathBuf {
     PathBuf::from(all.join(":"))
 }
 
-/// How the shell finds this command: as it was called now, if that was by a path.
+/// Path or name by which the shell finds this command: as it was called now, if that was by a path.
 pub(crate) fn this_command() -> Result<String> {
     let called = std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
     called.map_or(Ok("urxe".to_owned()), |path| quoted(&path))

@@ -10,7 +10,7 @@ use crate::{libibverbs, valgrind};
 /// Every libibverbs looks for its own number only (`VERBS_PROVIDER_SUFFIX` in libibverbs/dynamic_driver.c).
 pub(crate) const PROVIDER_ABIS: [u32; 5] = [34, 57, 59, 64, 65];
 
-/// Where libibverbs expects the character devices (`RDMA_CDEV_DIR`, fixed when it was compiled).
+/// Folder in which libibverbs expects the character devices (`RDMA_CDEV_DIR`, fixed when it was compiled).
 pub(crate) const DEV_DIR: &str = "/dev/infiniband";
 
 /// File that librdmacm opens in there (`dev_name` of librdmacm/cma.c).

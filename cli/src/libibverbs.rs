@@ -21,7 +21,7 @@ pub(crate) fn provider_dir() -> Result<PathBuf> {
     })
 }
 
-/// Where the dynamic linker finds `libibverbs.so.1`: its own search order, so asked of the linker itself.
+/// Path at which the dynamic linker finds `libibverbs.so.1`: its own search order, so asked of the linker itself.
 pub(crate) fn path() -> Result<PathBuf> {
     // SAFETY: the name is a NUL-terminated literal. Loading libibverbs runs its constructors, which any program linked
     // against it does as well. The handle stays open, so that the path below stays valid.

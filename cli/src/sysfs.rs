@@ -74,7 +74,7 @@ impl<'a> Netdev<'a> {
         Self { name, guid, gids: &[], gid_netdevs, is_running: true, link_layer, gid_layout, lid: Lid::NONE }
     }
 
-    /// With the LID that the port says it has.
+    /// Sets the LID that the port says it has.
     pub(crate) fn with_lid(self, lid: Lid) -> Self {
         Self { lid, ..self }
     }

@@ -18,7 +18,7 @@ pub(super) struct Arrived {
     pub(super) dest: Qpn,
     pub(super) psn: Psn,
     pub(super) is_request: bool,
-    /// Of a datagram: its sender, the Q_Key and the bytes of its message.
+    /// Sender of a datagram, the Q_Key and the bytes of its message.
     pub(super) datagram: Option<(Qpn, QKey, usize)>,
 }
 

@@ -271,7 +271,7 @@ pub(crate) fn event(event: &Event, refused: Option<&Refused>) -> Option<String> 
     })
 }
 
-/// How many tries are left.
+/// Number of tries left.
 pub(crate) struct Left(pub(crate) Option<u8>);
 
 impl Display for Left {

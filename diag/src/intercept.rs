@@ -132,7 +132,7 @@ impl Interceptor for Observer {
 }
 
 impl Observer {
-    /// In strict mode, compares the completion queues of a new queue pair with what completes there.
+    /// Compares, in strict mode, the completion queues of a new queue pair with what completes there.
     pub fn check_sizes(&self, port: &Device, qp: &Qp) {
         if !self.is_strict() {
             return;
@@ -158,7 +158,7 @@ impl Observer {
         }
     }
 
-    /// In strict mode, tells what was not destroyed before the device is closed.
+    /// Reports, in strict mode, objects that were not destroyed before the device is closed.
     pub fn check_leftovers(&self, port: &Device) {
         self.closed(port.queue_pairs().len(), port.regions().count(), &port.regions().all());
     }

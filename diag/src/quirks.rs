@@ -35,7 +35,7 @@ fn count(calls: &AtomicU64) -> u64 {
     calls.fetch_add(1, Ordering::Relaxed)
 }
 
-/// How another queue pair behaves.
+/// Behaviour of the next queue pair.
 #[cfg(not(urxe_unobserved))]
 pub fn queue_pair() -> quirks::Qp {
     static MADE: AtomicU64 = AtomicU64::new(0);

@@ -42,7 +42,7 @@ impl Access {
     /// All rights that let somebody change the memory.
     pub const ANY_WRITE: Self = Self(Self::LOCAL_WRITE.0 | Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0);
 
-    /// From the bits of `enum ibv_access_flags`, whatever they are.
+    /// Takes the bits of `enum ibv_access_flags`, whatever they are.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)

@@ -24,7 +24,7 @@ impl CountedOps {
     pub const ALL: Self =
         Self(Self::SEND.0 | Self::RECV.0 | Self::RDMA_READ.0 | Self::RDMA_WRITE.0 | Self::REMOTE_RDMA_WRITE.0);
 
-    /// From libibverbs' bits; `None` if some of them cannot be counted.
+    /// Takes libibverbs' bits; `None` if some of them cannot be counted.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Option<Self> {
         if bits & !Self::ALL.0 == 0 { Some(Self(bits)) } else { None }

@@ -9,7 +9,7 @@ use crate::mr::Refusal;
 use crate::quirks::Quirks;
 use crate::time::Instant;
 
-/// How a work request ended (`enum ibv_wc_status`, IBA 11.6.2); the numbers are libibverbs'.
+/// Outcome of a work request (`enum ibv_wc_status`, IBA 11.6.2); the numbers are libibverbs'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 #[expect(missing_docs, reason = "the names are the specification's")]
@@ -32,7 +32,7 @@ pub enum WcStatus {
 }
 
 impl WcStatus {
-    /// From libibverbs' number; `None` for those that no queue pair of ours has.
+    /// Takes libibverbs' number; `None` for those that no queue pair of ours has.
     #[must_use]
     pub const fn from_u32(number: u32) -> Option<Self> {
         Some(match number {
@@ -80,7 +80,7 @@ pub enum WcOpcode {
 pub struct Cqe {
     /// The consumer's number for the work request.
     pub wr_id: u64,
-    /// How it ended. If not well, only `wr_id`, `status` and `qpn` mean anything.
+    /// Outcome. If it is an error, only `wr_id`, `status` and `qpn` mean anything.
     pub status: WcStatus,
     /// Kind of work request.
     pub opcode: WcOpcode,
@@ -92,7 +92,7 @@ pub struct Cqe {
     pub imm: Option<ImmDt>,
     /// The key that the message has invalidated.
     pub invalidated: Option<RKey>,
-    /// When it was made, if its queue [wants to know](crate::Consumer::wants_time).
+    /// Time at which it was made, if its queue [wants it](crate::Consumer::wants_time).
     pub at: Instant,
     /// The QP that sent the message: on UD; elsewhere the connected peer.
     pub src_qp: Qpn,
@@ -102,7 +102,7 @@ pub struct Cqe {
     pub grh: Option<grh::Kind>,
     /// The sender's LID: on UD, if ports have any.
     pub slid: Lid,
-    /// Of a raw frame.
+    /// Checksums, VLAN tag and flow tag of a raw frame.
     pub frame: FrameCompletion,
     /// Why the buffers of a send request are refused, if it completes with a local protection error.
     pub refusal: Option<Refusal>,

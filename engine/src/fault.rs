@@ -43,7 +43,7 @@ pub enum ResponderFault {
 pub struct Consequence {
     /// NAK for the peer.
     pub nak: NakCode,
-    /// How the receive WQE completes, if the message had one.
+    /// Status with which the receive WQE completes, if the message had one.
     pub recv: WcStatus,
     /// The event raised when no receive WQE can carry the news.
     pub event: AsyncEvent,
@@ -143,7 +143,7 @@ pub enum ResponseFault {
 }
 
 impl ResponseFault {
-    /// How the request completes; the queue pair goes to ERR in any case.
+    /// Status with which the request completes; the queue pair goes to ERR in any case.
     #[must_use]
     pub const fn status(self) -> WcStatus {
         match self {

@@ -124,9 +124,9 @@ pub struct Io<'a, H: Host> {
     pub clock: &'a H::Clock,
     /// Registered memory.
     pub memory: &'a H::Memory,
-    /// Where packets go.
+    /// Network that takes packets.
     pub network: &'a mut H::Network,
-    /// Where completions and events go.
+    /// Consumer of completions and events.
     pub consumer: &'a mut H::Consumer,
 }
 
@@ -136,7 +136,7 @@ impl<H: Host> Io<'_, H> {
         self.clock.now()
     }
 
-    /// When a completion of `cq` is made, if it wants to know.
+    /// Time of a completion of `cq`, if it wants that.
     pub(crate) fn time_for(&self, cq: Option<&<H::Consumer as Consumer>::Cq>) -> Instant {
         match cq {
             Some(cq) if self.consumer.wants_time(cq) => self.now(),

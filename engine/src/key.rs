@@ -115,7 +115,7 @@ impl<T> KeyTable<T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()

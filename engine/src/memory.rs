@@ -20,13 +20,13 @@ pub struct Fault;
 pub struct Ask {
     /// The accessor.
     pub by: Accessor,
-    /// By which key.
+    /// Key that is presented.
     pub key: Key,
-    /// For which rights.
+    /// Rights that are asked for.
     pub access: Access,
-    /// From which address on.
+    /// First address.
     pub va: u64,
-    /// To how many bytes.
+    /// Number of bytes.
     pub length: u64,
 }
 
@@ -64,13 +64,13 @@ pub enum Touch<'a> {
 pub struct Denied {
     /// The accessor.
     pub by: Accessor,
-    /// By which key.
+    /// Key that was presented.
     pub key: Key,
-    /// To do what.
+    /// Rights that were asked for.
     pub access: Access,
-    /// From which address on.
+    /// First address.
     pub va: u64,
-    /// With how many bytes.
+    /// Number of bytes.
     pub length: u64,
     /// Reason of the refusal.
     pub refusal: Refusal,

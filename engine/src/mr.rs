@@ -22,7 +22,7 @@ pub struct Region {
     pub iova: u64,
     /// Bytes.
     pub length: u64,
-    /// Where the byte at `iova` is in the application's address space.
+    /// Address of the byte at `iova` in the application's address space.
     pub host: u64,
     /// Origin.
     pub kind: RegionKind,

@@ -172,7 +172,7 @@ impl RegionTable {
         }
     }
 
-    /// How many regions and windows there are.
+    /// Number of regions and windows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

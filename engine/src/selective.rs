@@ -19,7 +19,7 @@ pub struct SelectiveRepeat {
 }
 
 impl SelectiveRepeat {
-    /// On one path, with memory shared with others.
+    /// Selective repeat on one path, with memory shared with others.
     #[must_use]
     pub const fn new(memory: Arc<KeptMemory>) -> Self {
         Self { memory, paths: 1 }

@@ -41,14 +41,14 @@ enum Store {
 }
 
 impl SgeList {
-    /// Of one element.
+    /// List of one element.
     #[inline]
     #[must_use]
     pub const fn one(element: Sge) -> Self {
         Self(Store::One(element))
     }
 
-    /// Of the given elements.
+    /// List of the given elements.
     #[inline]
     #[must_use]
     pub fn new(elements: &[Sge]) -> Self {
@@ -88,7 +88,7 @@ impl Default for Store {
     }
 }
 
-/// Where a send request's bytes are.
+/// Place of a send request's bytes.
 #[derive(Clone, Debug)]
 pub enum Data {
     /// In registered memory.
@@ -241,15 +241,15 @@ pub struct SendWr {
     pub wr_id: u64,
     /// Operation.
     pub op: SendOp,
-    /// With which local bytes.
+    /// Local bytes.
     pub data: Data,
     /// Flags such as signaled, inline and fence.
     pub flags: SendFlags,
-    /// For whom.
+    /// Recipient.
     pub to: Recipient,
 }
 
-/// To whom a UD request goes (`ibv_send_wr.wr.ud`).
+/// Recipient of a UD request (`ibv_send_wr.wr.ud`).
 #[derive(Clone, Debug)]
 pub struct UdRecipient<R> {
     /// The route of the address handle.
@@ -267,7 +267,7 @@ pub struct UdRecipient<R> {
 pub struct RecvWr {
     /// The consumer's number for it.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// Buffers for the message.
     pub buffers: SgeList,
 }
 

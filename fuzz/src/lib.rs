@@ -35,7 +35,7 @@ const ADDRESSES: [IpAddr; 3] = [
 
 const FLUSH: Feth = Feth { global_visibility: true, persistence: false, level: FlushLevel::Range };
 
-/// Which half of the queue pair is attacked.
+/// Half of the queue pair that is attacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     /// Requests come in.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use urxe::kernel::Errno;
 use urxe::kernel::memory::UserMemory;
 
-/// Where the memory begins.
+/// First address of the memory.
 pub const BASE: u64 = 0x10_0000;
 
 /// Of errno.h.

@@ -6,7 +6,7 @@ use urxe_wire::{Ext, Packet, Psn, Syndrome};
 /// A packet that has come.
 #[derive(Clone, Debug)]
 pub struct Arrived {
-    /// From the BTH to the ICRC.
+    /// Bytes from the BTH to the ICRC.
     pub bytes: Vec<u8>,
     /// Whether its ICRC is right.
     pub check: Check,

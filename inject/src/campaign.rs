@@ -22,7 +22,7 @@ pub enum Aim {
 /// Settings of a campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// How many executions.
+    /// Number of executions.
     pub executions: u64,
     /// Decides everything.
     pub seed: u64,
@@ -36,7 +36,7 @@ pub struct Campaign {
     pub most: usize,
     /// Executions of one connection.
     pub per_connection: u64,
-    /// How long an answer may take.
+    /// Longest time for an answer.
     pub patience: Duration,
 }
 

@@ -44,7 +44,7 @@ pub struct Settings {
     pub mtu: Mtu,
     /// Decides QPN, PSN and all that is random.
     pub seed: u64,
-    /// How long to wait for the other end where that connects.
+    /// Longest wait for the other end where that connects.
     pub wait: Duration,
     /// Private data of the program, in requests of rdma_cm (56 bytes at most) and replies (196).
     pub private_data: Vec<u8>,

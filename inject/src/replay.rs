@@ -42,7 +42,7 @@ pub struct Replay {
     pub packets: Vec<Recorded>,
     /// Captured private data of the live end, by rdma_cm, which may tell keys.
     pub private_data: Vec<u8>,
-    /// How long an answer may take.
+    /// Longest time for an answer.
     pub patience: Duration,
     /// Rounds after the first in which payloads change.
     pub rounds: u64,
@@ -59,7 +59,7 @@ pub struct Report {
     pub sent: u64,
     /// Rounds that were played.
     pub rounds: u64,
-    /// Where the live end's answers differ from the capture, in the first round.
+    /// Differences of the live end's answers from the capture, in the first round.
     pub differences: Vec<String>,
     /// Reason why the other end is thought to be no more, and the round.
     pub found: Option<(String, u64)>,

@@ -101,7 +101,7 @@ counters! {
     }
 }
 
-/// For counters that only the holder of the receiver writes: half the price of [`add`].
+/// Adds to a counter that only the holder of the receiver writes: half the price of [`add`].
 pub(crate) fn add_alone(counter: &AtomicU64, n: usize) {
     counter.store(counter.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
 }

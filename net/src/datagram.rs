@@ -23,7 +23,7 @@ pub struct Headers {
 /// One RoCE packet for this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Between whom.
+    /// Headers with both addresses.
     pub headers: &'a Headers,
     /// The IPv4 identification it most likely had: its index in the run it came in.
     pub expected_id: u16,
@@ -68,7 +68,7 @@ impl<'a> RxBatch<'a> {
         self.first.dest_qpn()
     }
 
-    /// Between whom.
+    /// Headers with both addresses.
     pub const fn headers(&self) -> &'a Headers {
         self.first.headers
     }

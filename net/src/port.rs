@@ -371,7 +371,7 @@ impl Port {
         self.registry.alloc(&self.fds, |fd| EpollKey::Mailbox(fd).pack())
     }
 
-    /// How many QPNs there may be at a time, if the host has as many: each block of them takes descriptors.
+    /// Largest number of QPNs at a time, if the host has as many: each block of them takes descriptors.
     pub fn most_qpns(&self) -> usize {
         self.registry.most()
     }
@@ -397,13 +397,13 @@ impl Port {
         self.receive_buffer
     }
 
-    /// From the next look at all sockets on, datagrams carry their traffic class and hop limit: for the GRH of UD.
+    /// Reports traffic class and hop limit of datagrams, from the next look at all sockets on: for the GRH of UD.
     /// Before that both are 0, because telling them costs a tenth of a small packet's time.
     pub fn report_headers(&self) {
         self.reported.fetch_max(Reported::All as u8, Ordering::Relaxed);
     }
 
-    /// From the next look at all sockets on, datagrams carry their traffic class: for congestion marks.
+    /// Reports the traffic class of datagrams, from the next look at all sockets on: for congestion marks.
     pub fn report_marks(&self) {
         self.reported.fetch_max(Reported::Class as u8, Ordering::Relaxed);
     }

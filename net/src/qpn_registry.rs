@@ -68,7 +68,7 @@ impl Registry {
         Self { owned, pool: Mutex::new(Pool::default()), limit, purpose: Purpose::of(shared) }
     }
 
-    /// How many numbers it can give out.
+    /// Largest number of QPNs that it gives out.
     pub(crate) fn most(&self) -> usize {
         self.limit * BLOCK_SIZE as usize
     }

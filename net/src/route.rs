@@ -17,7 +17,7 @@ use crate::sys::RawAddr;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::udp::{DEFAULT_HOP_LIMIT, TxOptions, bind_tx, has_gso, send_multicast_through};
 
-/// Where a queue pair or address handle sends to, in verbs terms.
+/// Destination of a queue pair or address handle, in verbs terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// A GID of the own table.

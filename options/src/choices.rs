@@ -46,7 +46,7 @@ pub struct Choices {
     pub lids: bool,
     /// Appearance of the devices in sysfs.
     pub personality: Personality,
-    /// Where the devices' PCI functions hang.
+    /// Topology file in which the devices' PCI functions hang.
     pub topology: Option<PathBuf>,
     /// The way to other processes of this host.
     pub loopback: Loopback,
@@ -65,7 +65,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// From the variables, each by its name; `None` and empty is "not set".
+    /// Parses the variables, each by its name; `None` and empty is "not set".
     pub fn new(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Mistake> {
         let value = |option: Opt| variable(option.variable).filter(|value| !value.trim().is_empty());
         let default = || variable(DEFAULT_NETDEV_VARIABLE).filter(|value| !value.trim().is_empty());

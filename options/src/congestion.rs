@@ -4,7 +4,7 @@ use urxe_engine::congestion::{Algorithm, CongestionSettings, ParameterError, Par
 
 use crate::{CC, CC_PARAMS, ECN, Mistake, Opt};
 
-/// Where packets are ECN-capable.
+/// Interfaces whose packets are ECN-capable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Ecn {
     /// On every interface but the loopback interface, which marks nothing.
@@ -19,7 +19,7 @@ pub enum Ecn {
 /// Values chosen for congestion control.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Congestion {
-    /// Where packets are ECN-capable.
+    /// Interfaces whose packets are ECN-capable.
     pub ecn: Ecn,
     /// The algorithm.
     pub algorithm: Algorithm,
@@ -28,7 +28,7 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    /// From the values of the options; `None` is "not set".
+    /// Parses the values of the options; `None` is "not set".
     pub(crate) fn new(value: impl Fn(Opt) -> Option<String>) -> Result<Self, Mistake> {
         Ok(Self {
             ecn: value(ECN).map_or(Ok(Ecn::default()), |text| ecn(text.trim()))?,

@@ -43,7 +43,7 @@ pub const RUN_VARIABLE: &str = "URXE_RUN";
 /// A file in that folder: each process that uses the folder holds a shared lock on it.
 pub const RUN_USERS_LOCK: &str = "users.lock";
 
-/// In that folder: what devices that are no more have counted.
+/// Subfolder for the counts of devices that are no more.
 pub const RUN_FINAL_COUNTERS: &str = "counted";
 
 /// A file in that folder, which `urxe run --artifacts` makes: it gets each explanation.
@@ -142,7 +142,7 @@ pub const TOPOLOGY: Opt = Opt {
     help: "NUMA nodes, PCI switches and links of the devices, from a topology file of NCCL's format; with --personality pci or mlx5",
 };
 
-/// How packets get from one process to another of the same host.
+/// Way of packets from one process to another of the same host.
 pub const LOOPBACK: Opt = Opt {
     name: "loopback",
     variable: "URXE_LOOPBACK",
@@ -222,7 +222,7 @@ pub const PCAP_SNAPLEN: Opt = Opt {
     help: "Keep so many bytes of each packet [default: all]",
 };
 
-/// When another file is begun.
+/// Size after which another file is begun.
 pub const PCAP_ROTATE: Opt = Opt {
     name: "pcap-rotate",
     variable: "URXE_PCAP_ROTATE",

@@ -11,7 +11,7 @@ pub enum Loopback {
 }
 
 impl Loopback {
-    /// By the name that it is chosen by.
+    /// Finds the choice of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "udp" => Some(Self::Udp),

@@ -25,7 +25,7 @@ pub struct Observations {
     pub quirks: Option<QuirkSet>,
 }
 
-/// Where packets are written down, and how.
+/// File of a capture, and limits of its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capture {
     /// The file; `%p` in its name stands for the process id.
@@ -36,7 +36,7 @@ pub struct Capture {
     pub rotation: Option<(u64, u32)>,
 }
 
-/// How explanations are printed.
+/// Format of explanations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// `urxe: what: why; do this`.

@@ -15,7 +15,7 @@ pub enum Personality {
 }
 
 impl Personality {
-    /// By the name that it is chosen by.
+    /// Finds the choice of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "virtual" => Some(Self::Virtual),

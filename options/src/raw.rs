@@ -11,7 +11,7 @@ pub enum RawFrames {
 }
 
 impl RawFrames {
-    /// By the name that it is chosen by.
+    /// Finds the choice of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "packet" => Some(Self::Packet),

@@ -60,7 +60,7 @@ const DOMAINS: &[u8] = b"757";
 /// A shadowed prefix of names: numbers that no machine's IOMMU groups have.
 const SHADOWED_GROUPS: &[u8] = b"/sys/kernel/iommu_groups/7572";
 
-/// Where libibverbs looks for devices when netlink has none.
+/// Folder in which libibverbs looks for devices when netlink has none.
 pub(crate) const VERBS: &[u8] = b"/sys/class/infiniband_verbs";
 
 /// The longest path of a folder that leaves room for what is in it.

@@ -52,7 +52,7 @@ pub(crate) fn find_all() {
     }
 }
 
-/// To be called with what opendir(3) or fdopendir(3) has returned, which it returns.
+/// Registers a stream that opendir(3) or fdopendir(3) has returned, and returns it.
 ///
 /// # Safety
 /// `dir` is null or an open directory stream.
@@ -178,7 +178,7 @@ pub(crate) unsafe fn next(dir: Dir, readdir: impl Fn(Dir) -> Dir) -> Dir {
     }
 }
 
-/// To be called before rewinddir(3).
+/// Goes back to the beginning, before rewinddir(3).
 pub(crate) fn forget_position(dir: Dir) {
     if let Some(listing) = find(dir) {
         let ours = listing.ours.load(Ordering::Relaxed);
@@ -196,7 +196,7 @@ pub(crate) fn position(dir: Dir) -> Option<c_long> {
     Some(OURS_FROM.saturating_add_unsigned(listing.read.load(Ordering::Relaxed) as c_ulong))
 }
 
-/// To be called before seekdir(3), which goes to the position in the machine's listing. False if it is one in the folder's.
+/// Goes to a position, before seekdir(3) does so in the machine's listing. False if it is one in the folder's.
 pub(crate) fn seek(dir: Dir, position: c_long) -> bool {
     let Some(listing) = find(dir) else { return true };
     forget_position(dir);
@@ -219,7 +219,7 @@ pub(crate) fn seek(dir: Dir, position: c_long) -> bool {
     false
 }
 
-/// To be called before closedir(3).
+/// Forgets a stream, before closedir(3).
 pub(crate) fn closed(dir: Dir) {
     if let Some(listing) = find(dir) {
         close(listing.ours.load(Ordering::Relaxed));

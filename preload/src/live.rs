@@ -28,7 +28,7 @@ pub struct Live {
 
 static LIVE: AtomicPtr<Live> = AtomicPtr::new(core::ptr::null_mut());
 
-/// From now on these are asked.
+/// Sets the functions that are asked for counters.
 pub fn counters_are(live: &'static Live) {
     LIVE.store(core::ptr::from_ref(live).cast_mut(), Ordering::Release);
 }

@@ -49,7 +49,7 @@ pub struct Netlink {
 
 static ANSWERER: AtomicPtr<Netlink> = AtomicPtr::new(core::ptr::null_mut());
 
-/// From now on `NETLINK_RDMA` is served.
+/// Sets the functions that serve `NETLINK_RDMA`.
 pub fn netlink_is(netlink: &'static Netlink) {
     ANSWERER.store(core::ptr::from_ref(netlink).cast_mut(), Ordering::Release);
 }
@@ -208,7 +208,7 @@ impl NetlinkSocket {
     }
 }
 
-/// After bind(2): what others may have sent meanwhile is thrown away.
+/// Connects a socket to itself after bind(2), and throws away messages that others have sent meanwhile.
 #[cold]
 pub(crate) fn bound(fd: c_int) {
     with_errno_kept(|| {

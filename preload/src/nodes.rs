@@ -21,7 +21,7 @@ pub struct Nodes {
 
 static NODES: AtomicPtr<Nodes> = AtomicPtr::new(core::ptr::null_mut());
 
-/// From now on these are asked.
+/// Sets the functions that are asked for device nodes.
 pub fn nodes_are(nodes: &'static Nodes) {
     NODES.store(core::ptr::from_ref(nodes).cast_mut(), Ordering::Release);
 }

@@ -275,7 +275,7 @@ pub(crate) fn remember_working_directory() {
     }
 }
 
-/// To be called after the working directory has become that of descriptor `dir`, or of a path of the folder.
+/// Notes that the working directory has become that of descriptor `dir`, or of a path of the folder.
 pub(crate) fn working_directory_changed(dir: Option<c_int>) {
     if folder().is_some()
         && WORKING_DIRECTORY.load(Ordering::Relaxed) != state::INSIDE

@@ -31,7 +31,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Device number of the file system that files in memory lie in.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 
-/// From now on fstat(2) says of `copy`, a file in memory, what it says of `file` now.
+/// Has fstat(2) say of `copy`, a file in memory, what it says of `file` now.
 pub(crate) fn stands_for(copy: c_int, file: c_int) {
     let (Some(copy), Some(mut status)) = (status_of(copy), status_of(file)) else { return };
     status.st_size = SIZE.into();

@@ -20,7 +20,7 @@ struct State {
 }
 
 impl AsyncEvents {
-    /// Of the object at `handle`; `file` is its context's.
+    /// Events of the object at `handle`; `file` is its context's.
     pub const fn new(file: Arc<dyn EventSink>, handle: u64) -> Self {
         Self { file, state: Mutex::new(State { handle, reported: 0 }) }
     }

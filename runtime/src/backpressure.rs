@@ -32,7 +32,7 @@ impl Backpressure {
         self.look_at.is_set()
     }
 
-    /// When to try again at the latest.
+    /// Latest time to try again.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.look_at.get()
     }

@@ -52,7 +52,7 @@ pub fn set_hooks(hooks: Hooks) {
     let _ = HOOKS.set(hooks);
 }
 
-/// From now on forks are noticed. Before libibverbs' calls are diverted, for some lead to a [`fork_safe_mutex`].
+/// Notices forks from now on. Has to come before libibverbs' calls are diverted, for some lead to a [`fork_safe_mutex`].
 pub fn notice() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {

@@ -148,7 +148,7 @@ impl Sender {
     }
 }
 
-/// Between which addresses a packet travelled.
+/// Addresses between which a packet travelled.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     pub(super) local: IpAddr,
@@ -251,7 +251,7 @@ pub struct PendingNotifications {
     pub events: Vec<(Qpn, AsyncEvent)>,
     /// Completion queues that have just overrun.
     pub overruns: Vec<Arc<Cq>>,
-    /// How many completions there were.
+    /// Number of completions.
     pub(super) completions: u64,
     /// The interceptor wants the queue pair at work to go to the error state.
     is_broken: bool,

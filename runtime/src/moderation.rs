@@ -8,7 +8,7 @@ use super::cq::Cq;
 use super::lock;
 use super::progress::sleep_deadline::Deadline;
 
-/// When which completion queues are to be looked at: at most two entries for each queue, so a handful.
+/// Completion queues to look at, by time: at most two entries for each queue, so a handful.
 #[derive(Debug)]
 pub(crate) struct Moderated {
     entries: Mutex<Vec<(Instant, Weak<Cq>)>>,

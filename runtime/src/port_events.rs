@@ -45,7 +45,7 @@ impl PortEvents {
         new
     }
 
-    /// From now on, whoever reads this file.
+    /// Adds a file whose readers are told from now on.
     pub fn add(&self, file: &Arc<dyn EventSink>) {
         let mut files = lock(&self.files);
         files.retain(|file| file.strong_count() > 0);

@@ -27,9 +27,9 @@ pub struct Srq {
 pub struct Xrc {
     /// Queue pairs of this domain deliver to it.
     pub domain: XrcDomain,
-    /// By this number.
+    /// Number of the SRQ.
     pub number: Qpn,
-    /// Where its messages complete.
+    /// Completion queue of its messages.
     pub cq: Arc<Cq>,
 }
 

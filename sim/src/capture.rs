@@ -15,7 +15,7 @@ impl Capture {
         self.0.push((now, datagram));
     }
 
-    /// How many there are.
+    /// Number of packets.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()

@@ -27,7 +27,7 @@ pub struct Counts {
     pub bad_icrc: u64,
     /// Thrown away because it was no packet, after a forgery.
     pub malformed: u64,
-    /// For an address or a queue pair that does not exist.
+    /// Packets for an address or a queue pair that does not exist.
     pub unreachable: u64,
 }
 

@@ -22,9 +22,9 @@ use crate::timeouts::Timeouts;
 /// The medium between any two nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// From the sender to the receiver's buffer.
+    /// Time from the sender to the receiver's buffer.
     pub latency: Duration,
-    /// Between two packets of one sender.
+    /// Time between two packets of one sender.
     pub gap: Duration,
 }
 

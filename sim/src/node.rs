@@ -19,7 +19,7 @@ use crate::verbs::{SimQuirks, Verbs, boxed};
 /// Bytes of payload in the largest datagram of UD.
 pub(crate) const PORT_MTU: Mtu = Mtu::Mtu1024;
 
-/// Which node of a fabric.
+/// Number of a node in its fabric.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub(crate) usize);
 
@@ -35,7 +35,7 @@ pub struct NodeConfig {
     pub seed: u64,
     /// Packets that its receive buffer holds; more are lost.
     pub receive_buffer: usize,
-    /// How long packets lie there before the node looks.
+    /// Time for which packets lie there before the node looks.
     pub service_delay: Duration,
     /// Packets it can send before it must wait for `service_delay`.
     pub send_room: usize,

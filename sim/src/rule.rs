@@ -15,7 +15,7 @@ use crate::node::NodeId;
 pub struct Flight<'a> {
     /// Counts all packets sent in the fabric, from 0.
     pub number: u64,
-    /// When it was sent.
+    /// Time at which it was sent.
     pub now: Instant,
     /// Sender.
     pub from: NodeId,
@@ -25,7 +25,7 @@ pub struct Flight<'a> {
     pub source_port: u16,
     /// The packet, parsed.
     pub packet: Packet<'a>,
-    /// From the BTH to the ICRC.
+    /// Bytes from the BTH to the ICRC.
     pub bytes: &'a [u8],
 }
 
@@ -88,7 +88,7 @@ impl<F: FnMut(&Flight<'_>) -> Verdict> Rule for F {
     }
 }
 
-/// How likely something is, in millionths.
+/// Probability in millionths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chance(u32);
 
@@ -96,13 +96,13 @@ impl Chance {
     /// Chance of 0.
     pub const NEVER: Self = Self(0);
 
-    /// In hundredths.
+    /// Probability in hundredths.
     #[must_use]
     pub const fn percent(percent: u32) -> Self {
         Self(percent * 10_000)
     }
 
-    /// In thousandths.
+    /// Probability in thousandths.
     #[must_use]
     pub const fn per_mille(per_mille: u32) -> Self {
         Self(per_mille * 1000)
@@ -125,7 +125,7 @@ macro_rules! random_rule {
         }
 
         impl $name {
-            /// With its own random numbers.
+            /// Rule with its own random numbers.
             #[must_use]
             pub const fn new(seed: u64, chance: Chance $(, $field: $ty)?) -> Self {
                 Self { rng: Rng::new(seed), chance $(, $field)? }

@@ -48,7 +48,7 @@ struct End {
 }
 
 impl Scale {
-    /// So many stacks, the first of them the hub, each connected with so many of those that follow on the ring.
+    /// Fabric of `stacks` stacks, the first of them the hub, each connected with so many of those that follow on the ring.
     ///
     /// # Panics
     /// If there are less than two stacks, or no more stacks than neighbours.
@@ -101,7 +101,7 @@ impl Scale {
         }
     }
 
-    /// How many queue pairs there are.
+    /// Number of queue pairs.
     #[must_use]
     pub fn queue_pairs(&self) -> usize {
         self.ends.len()

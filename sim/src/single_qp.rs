@@ -46,7 +46,7 @@ const SOURCE_PORT: u16 = 0xC001;
 
 /// A queue pair under the microscope.
 pub struct SingleQp {
-    /// Where it lives.
+    /// Node in which it lives.
     pub node: Node,
     /// Number of the queue pair.
     pub qpn: Qpn,
@@ -334,7 +334,7 @@ impl SingleQp {
         self.node.handle_timeouts(self.now);
     }
 
-    /// How long until it wants to be called.
+    /// Time until it wants to be called.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.node.poll_timeout().map(|at| at.since(self.now))

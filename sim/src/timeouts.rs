@@ -18,7 +18,7 @@ impl<K> Default for Timeouts<K> {
 }
 
 impl<K: Copy + Ord> Timeouts<K> {
-    /// From now on `who` wants to be woken then.
+    /// Sets the time at which `who` is woken.
     pub(crate) fn set(&mut self, who: K, at: Option<Instant>) {
         let before = match at {
             Some(at) => self.of.insert(who, at),

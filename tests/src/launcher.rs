@@ -54,7 +54,7 @@ impl Launcher {
         Ok(Self { world, dir, user })
     }
 
-    /// Where user namespaces cannot be made, neither by the user nor by what it starts.
+    /// Launcher where user namespaces cannot be made, neither by the user nor by what it starts.
     pub fn without_user_namespaces() -> Result<Self> {
         let mut launcher = Self::new()?;
         let forbid = "if unshare --user --map-root-user true 2>/dev/null; then \
@@ -80,7 +80,7 @@ impl Launcher {
         self.dir.join("urxe")
     }
 
-    /// Where the user's temporary files go.
+    /// Folder of the user's temporary files.
     pub fn tmp(&self) -> PathBuf {
         self.world.dir().join("tmp")
     }

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How long a program may take before a test gives up: far more than any needs on a slow machine that has twenty other things
+/// Time that a program may take before a test gives up: far more than any needs on a slow machine that has twenty other things
 /// to do, and longer than what a program itself waits for.
 pub const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How often a condition is looked at while waiting for it.
+/// Interval between two looks at a condition that is waited for.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
 
 /// A running program. Dropping it kills it.
@@ -147,7 +147,7 @@ impl Finished {
         if self.status.code().is_some_and(|code| code != 0) { Ok(self) } else { bail!("expected a failure: {self}") }
     }
 
-    /// How a process ended, or why nobody knows.
+    /// Describes the end of a process, or why it is not known.
     pub(crate) fn describe(end: &Result<Self>) -> String {
         match end {
             Ok(finished) => finished.to_string(),

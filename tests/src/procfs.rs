@@ -79,7 +79,7 @@ pub(crate) fn is_listening(host: &Host, port: u16) -> Result<bool> {
     Ok(sockets.iter().any(|(address, state)| address.ends_with(&port) && state == TCP_LISTEN))
 }
 
-/// How many packets the host has sent on an interface.
+/// Number of packets that the host has sent on an interface.
 pub(crate) fn packets_sent(host: &Host, netdev: &str) -> Result<u64> {
     let table = host.net_file("dev")?;
     let row = table.lines().find_map(|line| line.trim_start().strip_prefix(netdev)?.strip_prefix(':'));
@@ -139,7 +139,7 @@ fn holder_of(inode: u64) -> Result<Option<u32>> {
     Ok(None)
 }
 
-/// How often urxe's thread in this process wakes in a span of time in which nothing happens. What has happened just before
+/// Number of times that urxe's thread in this process wakes in a span of time in which nothing happens. What has happened just before
 /// may concern it a little longer, and it may not have its turn at once: the span begins when it has slept for a while.
 pub fn wakes_of_our_thread(span: Duration) -> Result<u64> {
     // An ACK timer that is not needed any more still goes off: after 1.07 s, by `verbs::Options`.

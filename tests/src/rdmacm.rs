@@ -353,7 +353,7 @@ fn param(private_data: &[u8]) -> Result<ConnParam> {
 }
 
 impl Id {
-    /// Where it is: to tell ids apart.
+    /// Address, to tell ids apart.
     pub fn address(&self) -> usize {
         self.0 as usize
     }

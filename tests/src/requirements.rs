@@ -111,7 +111,7 @@ impl Requirements {
         Ok(all)
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.len()

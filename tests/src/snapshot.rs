@@ -19,7 +19,7 @@ const MACHINE: [&str; 6] = ["etc", "usr/lib", "usr/local", "usr/bin", "dev", "va
 pub struct Snapshot(BTreeMap<PathBuf, String>);
 
 impl Snapshot {
-    /// Of everything below `root`.
+    /// Snapshot of everything below `root`.
     pub fn of(root: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         let mut pending = vec![root.to_path_buf()];
@@ -44,7 +44,7 @@ impl Snapshot {
         Ok(Self(files))
     }
 
-    /// Of the folders that an installation could write to on `host`.
+    /// Snapshot of the folders that an installation could write to on `host`.
     pub fn of_machine(host: &Host) -> Result<Self> {
         let mut all = Self::default();
         for dir in MACHINE {

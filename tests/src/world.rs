@@ -294,7 +294,7 @@ impl Host {
         crate::procfs::is_listening(self, port)
     }
 
-    /// How many packets this host has sent on an interface.
+    /// Number of packets that this host has sent on an interface.
     pub fn packets_sent(&self, netdev: &str) -> Result<u64> {
         crate::procfs::packets_sent(self, netdev)
     }

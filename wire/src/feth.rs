@@ -13,7 +13,7 @@ pub struct Feth {
     pub level: FlushLevel,
 }
 
-/// Which memory a FLUSH is about (IBA annex A19).
+/// Memory that a FLUSH is about (IBA annex A19).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushLevel {
     /// The range the RETH names.

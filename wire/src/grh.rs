@@ -19,7 +19,7 @@ const UDP: u8 = 17;
 /// "Next header" of a GRH: an IBA transport (IBA 8.3.3).
 const IBA: u8 = 0x1B;
 
-/// Which header it is.
+/// Kind of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// 20 unused bytes, then an IPv4 header.
@@ -31,7 +31,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Of what [`network_header`] or [`infiniband`] made.
+    /// Finds the kind of a header that [`network_header`] or [`infiniband`] made.
     #[must_use]
     pub const fn of(header: &[u8; LEN]) -> Self {
         match (header[0] >> 4, header[6]) {

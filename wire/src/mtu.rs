@@ -19,7 +19,7 @@ impl Mtu {
     /// All of them, smallest first.
     pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
-    /// In bytes.
+    /// Size in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         256 << self as usize
@@ -50,7 +50,7 @@ impl Mtu {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes).unwrap_or(Self::Mtu256)
     }
 
-    /// How many packets a message of `len` bytes takes: at least one.
+    /// Number of packets of a message of `len` bytes: at least one.
     #[must_use]
     pub const fn packets(self, len: u32) -> u32 {
         if len == 0 { 1 } else { len.div_ceil(256 << self as u32) }

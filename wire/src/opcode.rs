@@ -113,7 +113,7 @@ pub enum Operation {
     SelectiveAcknowledge,
 }
 
-/// Which half of a queue pair a packet is for.
+/// Half of a queue pair that a packet is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// For the responder.
@@ -170,7 +170,7 @@ impl Position {
     }
 }
 
-/// Which extended headers follow the BTH, in this order: XRCETH (by transport, not in the set), DETH, FETH,
+/// Extended headers that follow the BTH, in this order: XRCETH (by transport, not in the set), DETH, FETH,
 /// RETH, AtomicETH, AETH, AtomicAckETH, ImmDt, IETH, CNP's reserved bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderSet {
@@ -200,7 +200,7 @@ pub enum HeaderSet {
     SelectiveAck,
 }
 
-/// How many bytes of payload an operation's packet carries (IBA 9.7.4.1.6 and C9-92), before padding.
+/// Bytes of payload that an operation's packet carries (IBA 9.7.4.1.6 and C9-92), before padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PayloadRule {
     /// No payload.
@@ -241,11 +241,11 @@ pub struct OpcodeInfo {
     pub code: u8,
     /// The transports that have it.
     pub transports: TransportSet,
-    /// For responder or requester.
+    /// Responder or requester.
     pub role: Role,
     /// Kind of operation.
     pub kind: Kind,
-    /// Where in the message.
+    /// Position in the message.
     pub position: Position,
     /// Headers after the BTH (and the DETH of UD, the XRCETH of XRC requests).
     pub headers: HeaderSet,
@@ -367,7 +367,7 @@ impl Opcode {
     /// Acknowledgement of packets that came out of order.
     pub const SELECTIVE_ACK: Self = Self { transport: Transport::Urxe, operation: Operation::SelectiveAcknowledge };
 
-    /// From the opcode byte.
+    /// Parses the opcode byte.
     #[must_use]
     #[inline]
     pub const fn from_u8(byte: u8) -> Option<Self> {

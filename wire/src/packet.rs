@@ -291,7 +291,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// How many pad bytes a payload of `len` bytes needs (IBA 9.2 "PadCnt").
+/// Number of pad bytes that a payload of `len` bytes needs (IBA 9.2 "PadCnt").
 #[must_use]
 pub const fn pad_count(len: usize) -> u8 {
     match len % 4 {

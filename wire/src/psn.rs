@@ -55,7 +55,7 @@ impl Psn {
         self.add(1)
     }
 
-    /// How many packets after `origin` this one is: in `-2^23 .. 2^23`, negative if before.
+    /// Number of packets that this one is after `origin`: in `-2^23 .. 2^23`, negative if before.
     ///
     /// Half of the space is ahead and half behind (IBA 9.7.1: the valid and the duplicate region).
     #[must_use]
@@ -64,7 +64,7 @@ impl Psn {
         (self.0.wrapping_sub(origin.0) << 8).cast_signed() >> 8
     }
 
-    /// How many packets one must advance from `origin` to get here: in `0 .. 2^24`.
+    /// Number of packets to advance from `origin` to get here: in `0 .. 2^24`.
     #[must_use]
     pub const fn advance_from(self, origin: Self) -> u32 {
         self.0.wrapping_sub(origin.0) & Self::MASK

@@ -97,7 +97,7 @@ impl<'a> Bitmap<'a> {
         }
     }
 
-    /// How many places behind the first missing PSN those are that arrived, ascending.
+    /// Places behind the first missing PSN of those that arrived, ascending.
     pub fn arrived(self) -> impl Iterator<Item = u32> {
         let (mut words, mut word, mut behind) = (self.0.chunks_exact(4), 0_u32, 0_u32);
         core::iter::from_fn(move || {

@@ -16,7 +16,7 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// From the syndrome byte; `None` for the reserved ones.
+    /// Parses the syndrome byte; `None` for the reserved ones.
     #[must_use]
     pub const fn from_u8(byte: u8) -> Option<Self> {
         let low = byte & 0x1F;
@@ -58,7 +58,7 @@ numbered! {
     }
 }
 
-/// How many receive WQEs the responder has beyond the message acknowledged, as a 5-bit code (IBA 9.7.7.2.2).
+/// Receive WQEs that the responder has beyond the message acknowledged, as a 5-bit code (IBA 9.7.7.2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credits(u8);
 
@@ -105,7 +105,7 @@ impl Credits {
     }
 }
 
-/// How long a requester waits after an RNR NAK, as a 5-bit code (IBA 9.7.5.2.8, table "RNR NAK timer").
+/// Time for which a requester waits after an RNR NAK, as a 5-bit code (IBA 9.7.5.2.8, table "RNR NAK timer").
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RnrTimer(u8);
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{glibc, library};
 
-/// How the hidden subcommand is called.
+/// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "cdi-check";
 
 /// Bytes that are read of a file of an image, which may be of any length.

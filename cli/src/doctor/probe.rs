@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use super::Finding;
 use crate::options::Settings;
 
-/// How the hidden subcommand is called.
+/// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "probe";
 
 /// Stands for the path of this command.

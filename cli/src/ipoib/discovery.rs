@@ -44,7 +44,7 @@ pub(super) struct Discovery {
     pub(super) from: Ipv6Addr,
     pub(super) to: Ipv6Addr,
     pub(super) target: Ipv6Addr,
-    /// Of the sender, or of the target.
+    /// Hardware address of the sender, or of the target.
     pub(super) address: Option<HardwareAddress>,
 }
 

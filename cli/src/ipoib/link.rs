@@ -47,7 +47,7 @@ const BATCHES: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sender {
     pub(super) qpn: Qpn,
-    /// Of the GRH, if there is one.
+    /// Source GID of the GRH, if there is one.
     pub(super) gid: Option<Gid>,
     pub(super) lid: Lid,
 }

@@ -25,7 +25,7 @@ use super::this_command;
 use super::users::{self, Users};
 use super::users_lock::UsersLock;
 
-/// How the hidden subcommand is called.
+/// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "reaper";
 
 /// How long to wait before looking again, where the kernel cannot tell when a process ends, and after one has.

@@ -46,7 +46,7 @@ pub(crate) enum Port {
 /// A PCI function.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
-    /// In the domain that stands for the file's.
+    /// Address in the domain that stands for the file's.
     pub(crate) address: Address,
     /// Folder of the port or root complex that it is behind: `devices/pci7572:00`.
     pub(crate) behind: PathBuf,

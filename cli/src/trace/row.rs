@@ -50,11 +50,11 @@ pub(super) struct Note {
 
 /// A packet.
 pub(super) struct Row {
-    /// Since the first packet.
+    /// Time since the first packet.
     pub(super) at: Duration,
-    /// Until it was captured at the other end.
+    /// Time until it was captured at the other end.
     pub(super) flight: Option<Duration>,
-    /// From left to right.
+    /// True if it went from left to right.
     pub(super) there: bool,
     /// True if the packet did not arrive.
     pub(super) lost: bool,

@@ -58,7 +58,7 @@ const fn row(
 pub struct Table {
     /// Kind of the codes, such as "completion status".
     pub kind: &'static str,
-    /// By which word one asks for this kind only, such as `wc`.
+    /// Word that asks for this kind only, such as `wc`.
     pub word: &'static str,
     /// Prefix of names that may be left out, such as `IBV_WC_`.
     pub prefix: &'static str,

@@ -1,6 +1,6 @@
 //! Dice that remember nothing: a throw is a function of the seed and of which throw it is.
 
-/// How likely something is, in millionths.
+/// Probability in millionths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chance(pub(crate) u32);
 

@@ -85,11 +85,11 @@ impl WhichQp {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Aim {
     pub(crate) qp: Option<WhichQp>,
-    /// In lower case, without underscores; the start of a name is enough.
+    /// Name of the opcode in lower case, without underscores; the start of a name is enough.
     pub(crate) opcode: Option<String>,
     pub(crate) peer: Option<IpAddr>,
     pub(crate) direction: Option<Direction>,
-    /// Which matches, counted from 1.
+    /// First and last match that count, from 1.
     pub(crate) nth: Option<(u64, u64)>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Aim {
 pub(crate) struct Rule {
     pub(crate) action: Action,
     pub(crate) aim: Aim,
-    /// In which step it holds; `None` is always.
+    /// Step in which it holds; `None` is always.
     pub(crate) step: Option<usize>,
     pub(crate) seen: u64,
     /// Packets that a burst still takes.

@@ -190,14 +190,14 @@ impl Script {
         })
     }
 
-    /// So much time has passed since the device was opened. Steps that are over end, and the next begin.
+    /// Takes the time since the device was opened: steps that are over end, and the next begin.
     pub fn at(&mut self, elapsed: Duration) {
         while self.steps.clock(elapsed) {
             self.begin();
         }
     }
 
-    /// When the present step is over, if that is a matter of time.
+    /// Time at which the present step is over, if that is a matter of time.
     #[must_use]
     pub fn next_step(&self) -> Option<Duration> {
         self.steps.ends_at()

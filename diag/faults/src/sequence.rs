@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// When a step is over.
+/// End of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Until {
     /// When so many packets have gone by.
@@ -63,7 +63,7 @@ impl Sequence {
         self.steps.last().is_none_or(|last| *last == Until::End)
     }
 
-    /// How long all steps last together, if all end with time.
+    /// Duration of all steps together, if all end with time.
     pub(crate) fn round(&self) -> Option<Duration> {
         self.steps.iter().try_fold(Duration::ZERO, |sum, until| match until {
             Until::Time(time) => Some(sum.saturating_add(*time)),
@@ -97,7 +97,7 @@ impl Sequence {
         over.is_some()
     }
 
-    /// When the present step is over, if that is a matter of time.
+    /// Time at which the present step is over, if that is a matter of time.
     pub(crate) fn ends_at(&self) -> Option<Duration> {
         match self.steps.get(self.now)? {
             Until::Time(time) => Some(self.began + *time),

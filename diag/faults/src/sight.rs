@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use urxe_wire::{Opcode, Qpn};
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "says itself")]
 pub enum Direction {
@@ -24,7 +24,7 @@ pub struct Qp {
 /// A packet, as far as rules aim at it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
-    /// Which way it goes.
+    /// Direction of the packet.
     pub direction: Direction,
     /// Operation and transport.
     pub opcode: Opcode,

@@ -26,7 +26,7 @@ pub(super) struct Line<'a> {
     pub(super) why: &'a str,
     /// The remedy.
     pub(super) remedy: &'a str,
-    /// Where in the program.
+    /// Place in the program.
     pub(super) site: Option<&'a str>,
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Dead {
     pub(super) iova: u64,
     pub(super) length: u64,
     pub(super) at: Instant,
-    /// Where in the program.
+    /// Place in the program.
     pub(super) site: Option<String>,
 }
 

@@ -21,7 +21,7 @@ pub(super) const WORDS: &[u8; 18] = b"not received yet; ";
 /// Bytes of a request that are looked after.
 const MOST: usize = 1 << 20;
 
-/// Where receive requests wait.
+/// Queue in which receive requests wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RecvQueue {
     /// In a queue pair's own receive queue.

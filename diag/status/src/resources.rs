@@ -12,7 +12,7 @@ pub struct Kind {
     pub members: &'static [&'static str],
 }
 
-/// In the order in which the kernel lists them (`enum rdma_restrack_type`).
+/// Kinds of objects, in the order in which the kernel lists them (`enum rdma_restrack_type`).
 pub const KINDS: [Kind; 7] = [
     Kind { name: "pd", members: &["pdn", "users", "ctxn"] },
     Kind { name: "cq", members: &["cqn", "cqe", "users", "ctxn"] },

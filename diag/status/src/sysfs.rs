@@ -15,7 +15,7 @@ use crate::counters::named;
 /// A file, and what it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Below the port: `counters` or `hw_counters`.
+    /// Folder below the port's: `counters` or `hw_counters`.
     pub folder: &'static str,
     /// Name of the file.
     pub name: &'static str,

@@ -325,7 +325,7 @@ impl Cm {
         self.last_wills.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)

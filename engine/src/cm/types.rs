@@ -18,7 +18,7 @@ pub struct Ends {
 /// A datagram to the peer's QP1.
 #[derive(Clone, Debug)]
 pub struct Transmit {
-    /// Between whom.
+    /// Ends between which it travels.
     pub ends: Ends,
     /// The payload.
     pub payload: [u8; MAD_LEN],

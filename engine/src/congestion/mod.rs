@@ -40,7 +40,7 @@ const LEAST: u32 = 2;
 /// Packets that may be outstanding at first.
 const INITIAL: u32 = 32;
 
-/// How a requester answers congestion.
+/// Answer of a requester to congestion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
     /// A window of packets that losses and congestion notifications make smaller.

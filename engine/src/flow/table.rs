@@ -31,7 +31,7 @@ pub struct Rule<T> {
     pub actions: Actions,
     /// `IBV_FLOW_ATTR_FLAGS_DONT_TRAP`: rules of later places get the frame as well.
     pub dont_trap: bool,
-    /// For whom the frames are.
+    /// Receiver of the frames.
     pub target: T,
 }
 

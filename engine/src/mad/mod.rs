@@ -255,7 +255,7 @@ impl<C> MadPort<C> {
         self.deliveries.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sending = self.deadlines.first().map(|(at, _)| *at);

@@ -15,7 +15,7 @@ use super::rmpp::{LONGEST, SegmentReceiver, Taken};
 use super::types::{Address, AgentId};
 use crate::time::Instant;
 
-/// How long a receiver waits for a whole message, and how long it answers copies of a complete one's segments (kernel's
+/// Time for which a receiver waits for a whole message, and for which it answers copies of a complete one's segments (kernel's
 /// `start_rmpp`, `complete_rmpp`).
 pub(super) const TOTAL_TIME: Duration = Duration::from_secs(40);
 const LINGER: Duration = Duration::from_secs(10);
@@ -103,7 +103,7 @@ impl Reassembly {
         self.receiving.len()
     }
 
-    /// When [`expired`](Self::expired) has something.
+    /// Time at which [`expired`](Self::expired) has something.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }

@@ -10,7 +10,7 @@ use urxe_wire::mad::{MAD_LEN, Mad, Rmpp, data_offset};
 /// that its QP1 takes; here they may go through the mailbox of a process that is not on a processor, which takes 42.
 const WINDOW: u32 = 16;
 const BURST: u32 = WINDOW;
-/// How long a sender waits for an ACK (`send_next_seg` of the kernel's mad_rmpp.c).
+/// Time for which a sender waits for an ACK (`send_next_seg` of the kernel's mad_rmpp.c).
 pub(super) const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two bursts of one window.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);

@@ -55,7 +55,7 @@ pub struct Outgoing<C> {
     pub to: Address,
     /// Headers and data. More than a datagram's bytes are sent in segments.
     pub message: Vec<u8>,
-    /// How long to wait for a response, after each attempt; `None` if none is expected.
+    /// Time to wait for a response, after each attempt; `None` if none is expected.
     pub timeout: Option<Duration>,
     /// Attempts after the first.
     pub retries: u32,

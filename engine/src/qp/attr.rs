@@ -75,7 +75,7 @@ impl AttrMask {
     /// Attributes that every device knows, by `ibv_cmd_modify_qp`: up to the peer's QP number.
     pub const BASIC: Self = Self((Self::DEST_QPN.0 << 1) - 1);
 
-    /// From the bits of `enum ibv_qp_attr_mask`, whatever they are.
+    /// Takes the bits of `enum ibv_qp_attr_mask`, whatever they are.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
@@ -151,7 +151,7 @@ pub enum MigrationState {
 }
 
 impl MigrationState {
-    /// From libibverbs' number.
+    /// Takes libibverbs' number.
     #[must_use]
     pub const fn from_u32(number: u32) -> Option<Self> {
         match number {
@@ -244,7 +244,7 @@ impl QpAttr {
         self
     }
 
-    /// How long to wait for an acknowledgement: 4.096 µs · 2^timeout (IBA 9.7.6.1.3); `None` is for ever.
+    /// Time to wait for an acknowledgement: 4.096 µs · 2^timeout (IBA 9.7.6.1.3); `None` is for ever.
     ///
     /// Software among other processes cannot answer within microseconds, so nothing below 2 ms is waited for; the
     /// specification allows up to four times the nominal time, and the kernel's rxe rounds up to a tick of its

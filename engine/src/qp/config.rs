@@ -36,11 +36,11 @@ pub struct QpConfig<H: Host> {
     pub cap: QpCap,
     /// Every send request gives a completion.
     pub sq_sig_all: bool,
-    /// Where sends complete; an XRC target has none.
+    /// Completion queue of sends; an XRC target has none.
     pub send_cq: Option<Cq<H>>,
-    /// Where receives complete; XRC QPs have none.
+    /// Completion queue of receives; XRC QPs have none.
     pub recv_cq: Option<Cq<H>>,
-    /// Where receives come from, if not from its own queue.
+    /// Shared receive queue, if receives come from one.
     pub srq: Option<Srq<H>>,
     /// An XRC target's domain: receives come from the SRQs in there.
     pub xrcd: Option<XrcDomain>,

@@ -179,7 +179,7 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called. What was sent since this was asked last has left
+    /// Time at which [`handle_timeout`](Self::handle_timeout) wants to be called. What was sent since this was asked last has left
     /// now: answers are waited for from now on.
     pub fn poll_timeout(&mut self, clock: &H::Clock) -> Option<Instant> {
         if let SendSide::Reliable(reliable) = &mut self.send {
@@ -192,7 +192,7 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// From when on [`handle_timeout`](Self::handle_timeout) takes its peer for silent, and counts a try. Whoever may have
+    /// Time from which on [`handle_timeout`](Self::handle_timeout) takes its peer for silent, and counts a try. Whoever may have
     /// packets that it was not given yet should give it these before.
     pub fn ack_deadline(&self) -> Option<Instant> {
         match &self.send {
@@ -201,7 +201,7 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// Until when it keeps something back because it may ([`crate::quirks`]): then it leaves with [`transmit`](Self::transmit).
+    /// Time until which it keeps something back because it may ([`crate::quirks`]): then it leaves with [`transmit`](Self::transmit).
     pub fn kept_until(&self) -> Option<Instant> {
         self.responder.kept_until()
     }

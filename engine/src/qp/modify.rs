@@ -101,7 +101,7 @@ impl<H: Host> QueuePair<H> {
         self.enter_error(io);
     }
 
-    /// To ERR: everything queued completes as flushed, sends first (IBA 10.3.1.7, 10.8.3.1).
+    /// Enters ERR: everything queued completes as flushed, sends first (IBA 10.3.1.7, 10.8.3.1).
     //= spec/states.md#qps-004
     //# In ERR every work request, posted before or then, MUST complete as flushed, in order.
     pub(super) fn enter_error(&mut self, io: &mut Io<'_, H>) {
@@ -168,7 +168,7 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// In SQD, tells the consumer once nothing is outstanding (IBA 10.3.1.5).
+    /// Tells the consumer, in SQD, once nothing is outstanding (IBA 10.3.1.5).
     //= spec/states.md#qps-006
     //# In SQD no new request MUST be begun, and SQ_DRAINED be raised when asked for and all begun have completed.
     pub(super) fn check_drained(&mut self, io: &mut Io<'_, H>) {

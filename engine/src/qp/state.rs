@@ -20,7 +20,7 @@ impl QpState {
     /// All of them.
     pub const ALL: [Self; 7] = [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
 
-    /// From libibverbs' number.
+    /// Takes libibverbs' number.
     #[must_use]
     pub const fn from_u32(number: u32) -> Option<Self> {
         if number < 7 { Some(Self::ALL[number as usize]) } else { None }

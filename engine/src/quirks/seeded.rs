@@ -37,7 +37,7 @@ pub struct Row {
     pub name: &'static str,
     /// Effect.
     pub what: &'static str,
-    /// Where that is allowed.
+    /// Clause that allows it.
     pub source: &'static str,
     /// The lesson for programs: what not to rely on.
     pub lesson: &'static str,
@@ -116,11 +116,11 @@ pub struct QuirkSet {
 /// Choices of a queue pair. The default is that of ordinary devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpQuirks {
-    /// Of receive requests.
+    /// Credits for receive requests.
     pub credits: CreditPolicy,
-    /// Of requests.
+    /// Acknowledgement of requests.
     pub acks: AckPolicy,
-    /// How long and in which order the bytes of a WRITE are kept back.
+    /// Delay and order in which the bytes of a WRITE are stored.
     pub writes: Option<WritePolicy>,
 }
 
@@ -149,7 +149,7 @@ pub struct CqDelay {
 }
 
 impl CqDelay {
-    /// By a seed, none for longer than `most`.
+    /// Delays by a seed, none longer than `most`.
     #[must_use]
     pub const fn new(seed: u64, most: Duration) -> Self {
         Self { rng: Rng::new(seed), most }
@@ -237,7 +237,7 @@ impl QuirkSet {
         self.shows(quirk).then(|| Rng::new(Rng::new(self.seed ^ salt).next_u64()))
     }
 
-    /// How the `nth` queue pair behaves.
+    /// Behaviour of the `nth` queue pair.
     #[must_use]
     pub fn queue_pair(&self, nth: u64) -> QpQuirks {
         let mut quirks = QpQuirks::default();
@@ -255,14 +255,14 @@ impl QuirkSet {
         quirks
     }
 
-    /// How late the completions of the `nth` completion queue are.
+    /// Delay of the completions of the `nth` completion queue.
     #[must_use]
     pub fn cq_delay(&self, nth: u64) -> Option<CqDelay> {
         let mut rng = self.dice(Quirk::LateCompletions, nth)?;
         Some(CqDelay::new(rng.next_u64(), within(&mut rng, LEAST, MOST)))
     }
 
-    /// How many completions of the `nth` completion queue an event stands for.
+    /// Completions of the `nth` completion queue that an event stands for.
     #[must_use]
     pub fn moderation(&self, nth: u64) -> Option<Moderation> {
         let mut rng = self.dice(Quirk::Events, nth)?;

@@ -42,7 +42,7 @@ pub(super) const GROUPS_A_DATAGRAM: usize = (MAD_LEN - GROUPS) / GROUP_LEN;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Facts {
     pub(super) guid: Guid,
-    /// Without M_Key: nobody else's business.
+    /// PortInfo without the M_Key, which stays with the host.
     pub(super) port_info: [u8; port_info::LEN],
     pub(super) description: [u8; DESCRIPTION_LEN],
 }
@@ -86,7 +86,7 @@ pub(super) struct ToldGroup {
     pub(super) kind: GroupKind,
 }
 
-/// How a port has come into a group.
+/// Way in which a port has come into a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GroupKind {
     /// A program has joined it, for as long as the port is there.

@@ -12,7 +12,7 @@ use crate::time::Instant;
 
 /// Hosts that are known: more are refused, and counted.
 pub(super) const HOSTS: usize = 1024;
-/// How long a host is known that announces itself no more.
+/// Time for which a host is known that announces itself no more.
 pub(super) const AGE: Duration = Duration::from_millis(3500);
 
 /// A host.
@@ -75,7 +75,7 @@ impl Hosts {
         if self.may_be_aged(now) { self.known.remove(&lid?) } else { None }
     }
 
-    /// When a host other than the own one may be too old.
+    /// Time at which a host other than the own one may be too old.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.aged_at.filter(|_| self.known.len() > 1)
     }

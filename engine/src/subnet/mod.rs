@@ -299,7 +299,7 @@ impl Subnet {
         self.events.pop()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let held = self.ready_at.filter(|_| !self.held.is_empty());

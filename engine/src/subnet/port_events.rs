@@ -53,7 +53,7 @@ impl PortEvents {
         self.due.pop_front()
     }
 
-    /// When an event that waits is to be told.
+    /// Time at which a waiting event is reported.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let waiting = self.kinds.iter().filter(|(_, _, waiting)| waiting.is_some());
         waiting.map(|(_, at, _)| *at + EVENT_INTERVAL).min()

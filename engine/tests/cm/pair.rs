@@ -102,7 +102,7 @@ impl Pair {
         true
     }
 
-    /// Until `of` has an event.
+    /// Waits until `of` has an event.
     pub(crate) fn wait(&mut self, of: usize) -> (CommId, Event) {
         self.next(of).expect("nothing happens any more")
     }
@@ -140,7 +140,7 @@ impl Pair {
         self.ends[A].connect(self.now, Self::ends(A), &req(id), 0).unwrap();
     }
 
-    /// Up to the request at B.
+    /// Connects, up to the request at B.
     pub(crate) fn request(&mut self) -> CommId {
         self.connect(1);
         let (id, event) = self.wait(B);

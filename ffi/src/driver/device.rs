@@ -84,18 +84,18 @@ pub struct verbs_sysfs_dev {
     pub node_type: ibv_node_type,
     /// The kernel's index, or -1.
     pub ibdev_idx: c_int,
-    /// From netlink; 0 from sysfs.
+    /// Number of ports, from netlink; 0 from sysfs.
     pub num_ports: u32,
     /// The uverbs driver ABI (`abi_version` of the uverbs device).
     pub abi_ver: u32,
-    /// When the sysfs folder was made.
+    /// Time at which the sysfs folder was made.
     pub time_created: timespec,
 }
 
 /// A provider, as it registers itself. Must live as long as the process.
 #[repr(C)]
 pub struct verbs_device_ops {
-    /// For messages.
+    /// Name for messages.
     pub name: *const c_char,
     /// Lowest `abi_ver` served.
     pub match_min_abi_version: u32,
@@ -104,7 +104,7 @@ pub struct verbs_device_ops {
     /// Ends with a sentinel, which may be all there is when there is `match_device`. Never null: where the kernel told a
     /// driver id, `match_driver_id` (`init.c`) walks it without asking.
     pub match_table: *const verbs_match_ent,
-    /// For static linking.
+    /// List of providers, for static linking.
     pub static_providers: *mut *const Self,
     /// Has the last word, whatever the table says.
     pub match_device: Option<unsafe extern "C" fn(sysfs_dev: *mut verbs_sysfs_dev) -> bool>,
@@ -136,7 +136,7 @@ pub struct verbs_device {
     pub refcount: c_int,
     /// The library's.
     pub entry: list_node,
-    /// Where it was found.
+    /// Entry of sysfs in which it was found.
     pub sysfs: *mut verbs_sysfs_dev,
     /// `ib_uverbs_core_support`: the provider sets it. Without `OPTIONAL_MR_ACCESS` the library strips
     /// `IBV_ACCESS_OPTIONAL_RANGE` from what it passes to `reg_mr`.

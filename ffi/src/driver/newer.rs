@@ -29,7 +29,7 @@ pub struct ibv_comp_cntr {
     pub handle: u32,
 }
 
-/// How to make a completion counter (rdma-core 65).
+/// Attributes of a new completion counter (rdma-core 65).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_comp_cntr_init_attr {
@@ -52,7 +52,7 @@ pub const IBV_COMP_CNTR_TYPE_BYTES: core::ffi::c_uint = 1;
 pub struct ibv_comp_cntr_caps {
     /// The largest value.
     pub max_value: u64,
-    /// How many there may be.
+    /// Largest number of counters.
     pub max_counters: u32,
     /// Operations that can be counted: `enum ibv_qp_attach_comp_cntr_op`.
     pub supported_qp_attach_ops: u32,
@@ -75,7 +75,7 @@ pub struct ibv_dmah {
     pub context: *mut ibv_context,
 }
 
-/// How to make a DMA handle (rdma-core 59).
+/// Attributes of a new DMA handle (rdma-core 59).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_dmah_init_attr {

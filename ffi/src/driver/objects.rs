@@ -37,11 +37,11 @@ pub struct verbs_srq {
     pub srq: ibv_srq,
     /// `IBV_SRQT_*`.
     pub srq_type: ibv_srq_type,
-    /// Of an XRC SRQ.
+    /// Domain of an XRC SRQ.
     pub xrcd: *mut verbs_xrcd,
-    /// Of an XRC SRQ.
+    /// Completion queue of an XRC SRQ.
     pub cq: *mut ibv_cq,
-    /// Of an XRC SRQ.
+    /// Number of an XRC SRQ.
     pub srq_num: u32,
 }
 

@@ -210,7 +210,7 @@ impl OpTable {
         self.slots.as_ptr().cast()
     }
 
-    /// How many ops the version has.
+    /// Number of ops of the version.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -235,7 +235,7 @@ impl Layout {
         OPS.iter().filter(move |op| op.since <= self).map(|op| op.name)
     }
 
-    /// Where an op is in the table, if it is.
+    /// Index of an op in the table, if it is there.
     pub fn op_index(self, name: &str) -> Option<usize> {
         self.ops().position(|op| op == name)
     }

@@ -103,7 +103,7 @@ impl Layout {
     }
 }
 
-/// Where the library's `verbs_qp` keeps the flag that says "this is an `ibv_qp_ex`": right behind `ibv_qp_ex`,
+/// Place where the library's `verbs_qp` keeps the flag that says "this is an `ibv_qp_ex`": right behind `ibv_qp_ex`,
 /// which grew twice without a new [`Pabi`]. Named by the first release of rdma-core that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QpLayout {

@@ -120,7 +120,7 @@ pub(crate) const ALL: &[Generated] = &[
 const LAYOUT_TEST: &str = "#[allow(clippy::unnecessary_operation, clippy::identity_op)]\nconst _: () = {\n";
 
 impl Generated {
-    /// Where the committed file is.
+    /// Path of the committed file.
     pub(crate) fn path(&self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(self.file)
     }

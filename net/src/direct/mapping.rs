@@ -13,7 +13,7 @@ use super::{QPS, RECEIVERS, REGIONS};
 
 /// Bytes of a table without the receive WQEs of its queue pairs.
 pub(super) const TABLE: u64 = (QPS * size_of::<QpWords>() + REGIONS * size_of::<RegionWords>()) as u64;
-/// Where the receive WQEs begin behind a table: they are opened when they are needed.
+/// Offset of the receive WQEs behind a table: they are opened when they are needed.
 pub(super) const RECEIVES: u64 = TABLE.next_multiple_of(UNIT);
 /// Bytes of a table with all.
 pub(super) const WHOLE_TABLE: u64 = RECEIVES + (RECEIVERS * size_of::<ReceiveWords>()) as u64;

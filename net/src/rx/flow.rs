@@ -13,7 +13,7 @@ use crate::sys::udp::connect_flow;
 /// How long a flow must have been silent before a new one may take its place.
 const REPLACEABLE: Duration = Duration::from_secs(1);
 
-/// How long a flow must have been silent before it is closed though nobody wants its place. It is found out once in so long,
+/// Time for which a flow must have been silent before it is closed though nobody wants its place. It is found out once in so long,
 /// so it may be twice that. What comes later is forwarded again at first.
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
 

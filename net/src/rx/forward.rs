@@ -35,7 +35,7 @@ const CONNECTED: usize = 64;
 const BACKLOG: usize = 32;
 /// Bytes that may wait for all mailboxes.
 const BACKLOG_BYTES: usize = 4 << 20;
-/// How long they wait for a process that reads nothing.
+/// Time for which datagrams wait for a process that reads nothing.
 pub(crate) const STALLED: Duration = Duration::from_millis(50);
 
 /// Outcome of forwarding a datagram.
@@ -53,7 +53,7 @@ pub(crate) enum Forwarded {
     Refused,
 }
 
-/// Where a packet to QP1 goes.
+/// Destination of a packet to QP1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// To this process.
@@ -193,7 +193,7 @@ impl Forwarder {
         others_wait
     }
 
-    /// How many datagrams have waited in vain since the last call.
+    /// Number of datagrams that have waited in vain since the last call.
     pub(crate) fn take_lost(&mut self) -> usize {
         std::mem::take(&mut self.lost)
     }

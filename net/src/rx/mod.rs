@@ -171,7 +171,7 @@ impl Receiver {
         self.inbox.import_into(port.imports());
     }
 
-    /// To be called after [`Port::epoll_fd`] was found readable: the next `receive` looks at all sockets.
+    /// Notes that [`Port::epoll_fd`] was found readable: the next `receive` looks at all sockets.
     pub fn woken(&mut self) {
         self.misses = MISSES;
     }

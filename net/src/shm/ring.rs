@@ -126,7 +126,7 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// How far the receiver was when it was last looked at.
+    /// Position of the receiver when it was last looked at.
     pub(super) const fn seen(&self) -> u64 {
         self.head
     }
@@ -156,7 +156,7 @@ impl<S: Storage> Producer<S> {
         self.tail += len as u64;
     }
 
-    /// To be asked after [`Producer::push`]: whether the receiver has to be woken. Says so once.
+    /// Whether the receiver has to be woken, after [`Producer::push`]. Says so once.
     //= spec/hosts.md#net-022
     //# A receiver that sleeps MUST be woken by what is put into its ring.
     pub(super) fn must_ring(&self) -> bool {
@@ -240,7 +240,7 @@ impl<S: Storage> Consumer<S> {
     }
 }
 
-/// Between arming bells and the last look at their rings.
+/// Barrier between arming bells and the last look at their rings.
 pub(super) fn barrier() {
     fence(Ordering::SeqCst);
 }

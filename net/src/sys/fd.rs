@@ -216,7 +216,7 @@ impl Drop for Fd {
     }
 }
 
-/// How many descriptors each of the growing kinds (transmit sockets, flow sockets, mailboxes, channels) may take: the process
+/// Number of descriptors that each of the growing kinds (transmit sockets, flow sockets, mailboxes, channels) may take: the process
 /// belongs to somebody else.
 #[must_use]
 pub fn descriptor_share() -> usize {

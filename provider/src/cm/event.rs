@@ -38,7 +38,7 @@ pub(crate) struct ConnParam {
     pub(crate) rnr_retry_count: u8,
 }
 
-/// Where to send datagrams to (`struct rdma_ud_param`).
+/// Destination of datagrams (`struct rdma_ud_param`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UdParam {
     pub(crate) qp_num: u32,

@@ -80,11 +80,11 @@ pub(crate) struct Id {
     pub(crate) state: State,
     pub(crate) src: Option<SocketAddr>,
     pub(crate) dst: Option<SocketAddr>,
-    /// Which device.
+    /// Index of the device.
     pub(crate) device: Option<usize>,
     /// The address of the device that packets carry in place of a loopback address, which no device has.
     pub(crate) loopback: Option<IpAddr>,
-    /// When it took its port.
+    /// Time at which it took its port.
     pub(crate) bound_at: Option<Instant>,
     /// Names that keep others from the port.
     pub(crate) claims: Vec<Service>,
@@ -92,7 +92,7 @@ pub(crate) struct Id {
     pub(crate) v6_only: bool,
     pub(crate) tos: u8,
     pub(crate) ack_timeout: Option<u8>,
-    /// Of a listener: how many more requests may wait.
+    /// Number of requests that a listener lets wait.
     pub(crate) backlog: u32,
     pub(crate) comm: Option<CommId>,
     pub(crate) connection: Connection,
@@ -101,7 +101,7 @@ pub(crate) struct Id {
     pub(crate) groups: Vec<Group>,
     /// Set while the event of its address waits for the Q_Key of IPoIB's groups.
     pub(crate) waits_for_key: bool,
-    /// Of subnet administration.
+    /// Services of subnet administration.
     pub(crate) services: Services,
 }
 

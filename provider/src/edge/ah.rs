@@ -41,7 +41,7 @@ impl AhObject {
     }
 }
 
-/// To whom a request goes that names this address handle, queue pair and Q_Key.
+/// Recipient of a request that names this address handle, queue pair and Q_Key.
 ///
 /// # Safety
 /// `ah` is null (which is refused), a [copy](AhObject::copy), or came from [`create_ah`] and has not been destroyed.

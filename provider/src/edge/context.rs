@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn query_port(
     })
 }
 
-/// In units of 100 Mbit/s, as [`query_port`] says it by width and speed.
+/// Reports the speed in units of 100 Mbit/s, as [`query_port`] says it by width and speed.
 pub(super) unsafe extern "C" fn query_port_speed(
     context: *mut v::ibv_context,
     port_num: u32,

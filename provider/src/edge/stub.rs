@@ -64,7 +64,7 @@ fn close(path: &CStr) {
     }
 }
 
-/// Without the stub, which needs us, the loader would unload us too.
+/// Keeps this library loaded: without the stub, which needs it, the loader would unload it too.
 pub(super) fn stay_loaded() {
     if let Some(path) = own_path() {
         // SAFETY: our own name; nothing is loaded.

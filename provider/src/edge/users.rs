@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many objects use this one.
+/// Number of objects that use this one.
 #[derive(Debug, Default)]
 pub(super) struct Users(Arc<AtomicUsize>);
 

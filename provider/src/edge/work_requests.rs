@@ -280,7 +280,7 @@ pub(super) unsafe fn each<W>(
     Ok(())
 }
 
-/// How long a list of requests is, whose `next` says what comes after one.
+/// Length of a list of requests, whose `next` gives the one after a request.
 ///
 /// # Safety
 /// `first` is null, or begins a list that ends with null.

@@ -225,7 +225,7 @@ impl Slot<'_> {
         unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }
     }
 
-    /// Where calls go now. `None` while the slot still leads back into the object's own PLT: the function has not been
+    /// Function that calls reach now. `None` while the slot still leads back into the object's own PLT: the function has not been
     /// called, and the loader would overwrite what we put there if it were called through that.
     pub fn target(&self) -> Option<usize> {
         let target = self.word().load(Ordering::Acquire);

@@ -145,7 +145,7 @@ pub(crate) fn hang_up() {
     }
 }
 
-/// For a forked child. Takes no lock, allocates nothing.
+/// Closes the listeners in a forked child. Takes no lock, allocates nothing.
 pub(crate) fn close_in_child() {
     for slot in &LISTENERS {
         let fd = slot.fd.swap(-1, Ordering::AcqRel);

@@ -5,7 +5,7 @@ use urxe_wire::{Gid, Lid};
 /// Hop limit of a GRH whose sender names none: the system's default (`net.ipv4.ip_default_ttl`).
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// Where an address vector leads (`struct ibv_ah_attr`), as far as it needs no pointers.
+/// Destination of an address vector (`struct ibv_ah_attr`), as far as it needs no pointers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressVector {
     /// The peer's GID.

@@ -40,11 +40,11 @@ pub(crate) const RAW_PACKET: u32 = v::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | v::IB
 
 /// `ibv_device_attr_ex::odp_caps`. Memory is accessed where it is, when it is: every region could be on demand.
 pub(crate) const ODP: u32 = v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT;
-/// Of UD.
+/// Capabilities of UD.
 pub(crate) const ODP_UD: u32 = v::IBV_ODP_SUPPORT_SEND | v::IBV_ODP_SUPPORT_RECV | v::IBV_ODP_SUPPORT_SRQ_RECV;
-/// Of UC.
+/// Capabilities of UC.
 pub(crate) const ODP_UC: u32 = ODP_UD | v::IBV_ODP_SUPPORT_WRITE;
-/// Of RC and XRC.
+/// Capabilities of RC and XRC.
 pub(crate) const ODP_RC: u32 =
     ODP_UC | v::IBV_ODP_SUPPORT_READ | v::IBV_ODP_SUPPORT_ATOMIC | ODP_SUPPORT_FLUSH | ODP_SUPPORT_ATOMIC_WRITE;
 

@@ -307,7 +307,7 @@ impl Context {
         &self.shared.xrc_domains
     }
 
-    /// How many objects there may be.
+    /// Limits of the numbers of objects.
     pub(crate) fn quotas(&self) -> &Quotas {
         &self.shared.quotas
     }
@@ -317,7 +317,7 @@ impl Context {
         self.port().net().interface()
     }
 
-    /// Where its asynchronous events go.
+    /// File that its asynchronous events go to.
     pub(crate) const fn async_file(&self) -> &Arc<EventFile> {
         &self.async_file
     }

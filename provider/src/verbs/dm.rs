@@ -80,7 +80,7 @@ impl DeviceMemory {
         end.map(|_| self.mapping.address() + offset).ok_or(Errno(libc::EINVAL))
     }
 
-    /// For a region of it.
+    /// Mapping, for a region of it.
     pub(crate) const fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }

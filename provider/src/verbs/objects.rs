@@ -86,7 +86,7 @@ impl ProtectionDomain {
 /// Arguments of `ibv_reg_mr_iova(3)`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
-    /// Where the memory is.
+    /// Address of the memory.
     pub(crate) address: u64,
     /// Bytes.
     pub(crate) length: u64,

@@ -24,7 +24,7 @@ pub(crate) struct Quotas {
     pub(crate) ctx: Arc<Objects>,
 }
 
-/// How many objects of a kind there may be, and are.
+/// Limit and number of the objects of a kind.
 #[derive(Debug)]
 pub(crate) struct Quota {
     /// Attribute by which an application asks for the limit.
@@ -43,7 +43,7 @@ pub(crate) struct Counted {
 }
 
 impl Quotas {
-    /// Of a port that can have so many queue pair numbers.
+    /// Quotas of a port that can have so many queue pair numbers.
     pub(crate) fn new(numbers: usize) -> Self {
         let numbers = u32::try_from(numbers).unwrap_or(u32::MAX);
         Self {

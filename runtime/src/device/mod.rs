@@ -142,7 +142,7 @@ pub struct Device {
     raw_timer: Deadline,
     /// Wakes the background thread (eventfd).
     kick: CheckedFd,
-    /// Until when the background thread sleeps.
+    /// Time until which the background thread sleeps.
     pub(super) sleep_deadline: SleepDeadline,
     /// Decisions about progress.
     pub(super) policy: ProgressPolicy,
@@ -464,7 +464,7 @@ impl Device {
         self.close();
     }
 
-    /// For a forked child: closes the child's copies of the sockets. Takes no lock, allocates nothing.
+    /// Closes a forked child's copies of the sockets. Takes no lock, allocates nothing.
     pub(super) fn close_in_child(&self) {
         self.port.close();
         self.policy.watchdog.close_in_child();

@@ -42,7 +42,7 @@ pub(super) struct Token {
     pub(super) work: Option<TxContext>,
     /// Queue pairs that have got packets and not been answered for; between drains, those whose ACK waits.
     pub(super) dirty: Vec<Arc<Qp>>,
-    /// Until when the first of these ACKs waits.
+    /// Time until which the first of these ACKs waits.
     pub(super) waits_until: Option<Instant>,
     /// Looks since the last ACKs of ended processes have been there to be taken.
     left_acks_wait: u32,

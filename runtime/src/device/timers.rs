@@ -47,7 +47,7 @@ impl Device {
             || self.intercept_due().is_some_and(|at| at <= now)
     }
 
-    /// When QP1 wants to be woken.
+    /// Sets the time at which QP1 is woken.
     pub fn set_gsi_timer(&self, at: Option<Instant>) {
         self.gsi_timer.set(at);
         if let Some(at) = at {
@@ -55,7 +55,7 @@ impl Device {
         }
     }
 
-    /// When the handler of management datagrams wants to be woken.
+    /// Sets the time at which the handler of management datagrams is woken.
     pub fn set_mad_timer(&self, at: Option<Instant>) {
         self.mad_timer.set(at);
         if let Some(at) = at {
@@ -63,7 +63,7 @@ impl Device {
         }
     }
 
-    /// When frames of raw packet queue pairs may leave.
+    /// Sets the time at which frames of raw packet queue pairs may leave.
     pub(crate) fn set_raw_timer(&self, at: Option<Instant>) {
         self.raw_timer.set(at);
         if let Some(at) = at {

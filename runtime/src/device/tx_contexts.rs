@@ -107,7 +107,7 @@ fn new_place() -> usize {
     place
 }
 
-/// In the child of a fork(2): the places of threads that are not there are free.
+/// Frees the places of threads that the child of a fork(2) does not have.
 pub(crate) fn in_child() {
     let own = OWN.with(|cell| {
         let own = cell.take();

@@ -18,7 +18,7 @@ impl Mapping {
         Self::map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// Of what `fd` stands for, from `offset` on, which is a multiple of the page size.
+    /// Maps the file of `fd`, from `offset` on, which is a multiple of the page size.
     pub fn shared(fd: RawFd, offset: i64, length: usize, write: bool) -> io::Result<Self> {
         let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         Self::map(length, protection, libc::MAP_SHARED, fd, offset)

@@ -272,7 +272,7 @@ impl Regions {
         change(&mut table).inspect(|old| old.iter().for_each(|old| self.hide(old)))
     }
 
-    /// How many there are, memory windows included.
+    /// Number of regions, memory windows included.
     pub fn count(&self) -> usize {
         self.table().len()
     }
@@ -282,7 +282,7 @@ impl Regions {
         self.table().regions().cloned().collect()
     }
 
-    /// How many regions there are, and their bytes together; as many as can be told, if one is of all memory.
+    /// Number of regions, and their bytes together; as many as can be told, if one is of all memory.
     pub fn totals(&self) -> (u64, u64) {
         let add = |(count, bytes): (u64, u64), region: &Region| (count + 1, bytes.saturating_add(region.length));
         self.table().regions().fold((0, 0), add)

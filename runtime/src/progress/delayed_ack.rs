@@ -15,7 +15,7 @@ use super::time_scale::scaled;
 use super::tuning::TUNING;
 use crate::clock::LazyInstant;
 
-/// For how long an ACK waits.
+/// Time for which an ACK waits.
 pub(crate) fn delayed_ack_timeout() -> Duration {
     scaled(TUNING.delayed_ack_timeout)
 }

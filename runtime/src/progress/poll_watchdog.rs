@@ -118,7 +118,7 @@ impl PollWatchdog {
         unsafe { libc::timerfd_settime(self.fd(), libc::TFD_TIMER_ABSTIME, &raw const spec, std::ptr::null_mut()) };
     }
 
-    /// For a forked child.
+    /// Closes a forked child's copy of the timer.
     pub(crate) fn close_in_child(&self) {
         if self.timer.is_ours() {
             // SAFETY: this process will not use it.

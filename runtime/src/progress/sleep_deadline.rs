@@ -17,7 +17,7 @@ const NEVER: u64 = u64::MAX;
 /// The thread does not sleep.
 const AWAKE: u64 = 0;
 
-/// When the background thread has to be awake for something.
+/// Time at which the background thread has to be awake.
 #[derive(Debug)]
 pub(crate) struct Deadline(AtomicU64);
 
@@ -51,7 +51,7 @@ impl Deadline {
     }
 }
 
-/// Until when the background thread sleeps, unless something else comes.
+/// Time until which the background thread sleeps, unless something else comes.
 #[derive(Debug)]
 pub(crate) struct SleepDeadline(AtomicU64);
 

@@ -50,7 +50,7 @@ impl Rate {
         Pacer::time_of(length as u64 + FCS, u64::from(self.limit.kilobits) * KILOBIT)
     }
 
-    /// Of frames of these lengths, how many may leave now: at least one, or when to ask again.
+    /// Number of frames of these lengths that may leave now: at least one, or when to ask again.
     pub(super) fn allowance(&self, now: Instant, lengths: impl Iterator<Item = usize>) -> Result<usize, Instant> {
         let mut room = self.pacer.room(now, self.burst)?;
         let mut count = 0;

@@ -199,7 +199,7 @@ impl<C: Clone> Fabric<C> {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let looks = self.look_at.into_iter().chain(self.sm_watch.poll_timeout()).chain(self.probe_at);

@@ -25,7 +25,7 @@ impl SmWatch {
         true
     }
 
-    /// When to look because it was put off.
+    /// Time of a look that was put off.
     pub(super) const fn poll_timeout(&self) -> Option<Instant> {
         self.again
     }

@@ -26,7 +26,7 @@ pub(super) struct Running {
 /// State shared by the server thread and the threads that create and destroy SRQs.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// By block of numbers, and how many SRQs have numbers there.
+    /// Listeners by block of numbers, each with the number of SRQs there.
     pub(super) listeners: Mutex<HashMap<u16, (Listener, usize)>>,
     pub(super) stop: AtomicBool,
     /// An eventfd.

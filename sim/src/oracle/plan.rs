@@ -103,11 +103,11 @@ pub struct Planned {
     pub imm: Option<ImmDt>,
     /// The message; of a READ or atomic, what must come back (empty if that is not known beforehand).
     pub data: Vec<u8>,
-    /// Where in the local buffer.
+    /// Pieces of the local buffer.
     pub local: Vec<Piece>,
     /// The data are copied when posted.
     pub inline: bool,
-    /// Where in the remote buffer.
+    /// Offset in the remote buffer.
     pub remote: usize,
     /// Fence, signaled, solicited.
     pub flags: SendFlags,
@@ -132,7 +132,7 @@ impl Planned {
 /// A receive request to post.
 #[derive(Clone, Debug)]
 pub struct PlannedRecv {
-    /// Where in the receive buffer.
+    /// Pieces of the receive buffer.
     pub pieces: Vec<Piece>,
     /// Index of the sender's request that it is for.
     pub op: usize,
@@ -158,7 +158,7 @@ pub struct Plan {
 /// Style of plans.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// How many requests.
+    /// Number of requests.
     pub ops: usize,
     /// The path MTU, around which lengths are chosen.
     pub mtu: Mtu,

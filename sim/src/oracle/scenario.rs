@@ -90,9 +90,9 @@ pub struct Scenario {
     pub plans: Vec<[Plan; 2]>,
     /// Chances of loss, duplication, delay, corruption.
     pub chances: [Chance; 4],
-    /// From this packet on all are lost.
+    /// Number of the packet from which on all are lost.
     pub blackhole_after: Option<u64>,
-    /// When each connection loses one of its buffers.
+    /// Time at which each connection loses one of its buffers.
     pub deregister_after: Option<Duration>,
     /// Receives posted in the beginning, and then every 700 µs.
     pub recv_batch: usize,

@@ -5,7 +5,7 @@ use urxe_engine::rng::Rng;
 /// Some bytes of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Where they begin.
+    /// Offset of the first byte.
     pub offset: usize,
     /// Number of bytes.
     pub len: usize,

@@ -391,7 +391,7 @@ impl Stream {
         recv.compare("receive buffer", &self.recv, fabric)
     }
 
-    /// How many times it may have, and must have, counted.
+    /// Fewest and most times that it may have counted.
     pub(super) fn counts(&self) -> (u64, u64) {
         let sure = self.error.map_or(self.posted, |(at, _)| at);
         let count = |ops: &[Planned]| ops.iter().filter(|op| op.verb == Verb::Count).count() as u64;

@@ -57,7 +57,7 @@ impl Context {
         Ok(Arc::new(Self { handle }))
     }
 
-    /// For verbs that have no method here.
+    /// Raw pointer, for verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_context {
         self.handle.raw()
     }
@@ -193,7 +193,7 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// Which event.
+    /// Type of the event.
     pub fn kind(&self) -> v::ibv_event_type {
         self.event.event_type
     }

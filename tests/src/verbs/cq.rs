@@ -48,7 +48,7 @@ impl fmt::Debug for Status {
 pub struct Wc {
     /// The number of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Outcome.
     pub status: Status,
     /// Operation (`IBV_WC_…`).
     pub opcode: v::ibv_wc_opcode,
@@ -137,7 +137,7 @@ impl Cq {
         Ok(Arc::new(Self { handle, _channel: channel.map(Arc::clone), context: Arc::clone(context) }))
     }
 
-    /// For verbs that have no method here.
+    /// Raw pointer, for verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_cq {
         self.handle.raw()
     }

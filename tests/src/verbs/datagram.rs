@@ -81,13 +81,13 @@ impl Ah {
 pub struct Mouth {
     /// The queue pair.
     pub qp: Qp,
-    /// Where everything completes.
+    /// Completion queue of all requests.
     pub cq: Arc<Cq>,
     /// Protection domain.
     pub pd: Arc<Pd>,
-    /// Where it sends from.
+    /// Region that it sends from.
     pub out: Mr,
-    /// Where it receives.
+    /// Region that it receives into.
     pub room: Mr,
 }
 

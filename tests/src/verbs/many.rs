@@ -21,7 +21,7 @@ pub struct Many {
 }
 
 impl Many {
-    /// So many, in RESET.
+    /// Makes `count` queue pairs, in RESET.
     pub fn new(count: usize) -> Result<Self> {
         let context = Context::open()?;
         let pd = Pd::new(&context)?;

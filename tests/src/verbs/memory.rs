@@ -178,7 +178,7 @@ impl Pd {
         unsafe { (*self.raw()).handle }
     }
 
-    /// For verbs that have no method here.
+    /// Raw pointer, for verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_pd {
         self.handle.raw()
     }
@@ -263,7 +263,7 @@ impl Mr {
         self.handle.destroy()
     }
 
-    /// For verbs that have no method here.
+    /// Raw pointer, for verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_mr {
         self.handle.raw()
     }

@@ -22,7 +22,7 @@ pub const LEN: usize = 4096;
 /// Where a region of a [`Scene`] starts in its pages, so that there is memory before it and behind it.
 const OFFSET: usize = 4096;
 
-/// Where mistakes are made.
+/// Objects with which mistakes are made.
 pub struct Scene {
     /// Connected; [`Pair::near`] makes the mistake.
     pub pair: Pair,
@@ -54,7 +54,7 @@ pub struct Mistake {
     pub recv: Option<fn(&Scene) -> Result<RecvWr>>,
     /// Changes to how the far end is made: the access flags of the QP.
     pub access: u32,
-    /// How the near end's request completes.
+    /// Status with which the near end's request completes.
     pub near: Status,
     /// Consequence at the far end.
     pub far: Far,
@@ -97,12 +97,12 @@ impl Mistake {
         Self { name, wr, recv: None, access: super::memory::ALL_ACCESS, near, far }
     }
 
-    /// With this receive posted.
+    /// Posts this receive first.
     pub const fn received_by(self, recv: fn(&Scene) -> Result<RecvWr>) -> Self {
         Self { recv: Some(recv), ..self }
     }
 
-    /// At a far QP with these access flags.
+    /// Makes the far QP with these access flags.
     pub const fn at_qp_with(self, access: u32) -> Self {
         Self { access, ..self }
     }

@@ -12,7 +12,7 @@ use super::qp::{CAP, Change, Init, Qp};
 use super::wr::{Op, RecvWr, SendWr};
 use crate::pingpong::GID_IPV4;
 
-/// How two queue pairs are made and connected.
+/// Options of two queue pairs and their connection.
 #[derive(Clone)]
 pub struct Options {
     /// GID index at both ends.
@@ -67,9 +67,9 @@ impl Default for Options {
 pub struct End {
     /// The queue pair.
     pub qp: Qp,
-    /// Where its sends complete.
+    /// Completion queue of its sends.
     pub send_cq: Arc<Cq>,
-    /// Where its receives complete.
+    /// Completion queue of its receives.
     pub recv_cq: Arc<Cq>,
     /// The channel of both, with [`Options::events`].
     pub channel: Option<Arc<Channel>>,

@@ -101,7 +101,7 @@ impl Change {
         self
     }
 
-    /// Without this attribute.
+    /// Leaves this attribute out.
     pub fn without(mut self, mask: v::ibv_qp_attr_mask) -> Self {
         self.mask &= !mask;
         self
@@ -219,7 +219,7 @@ impl Qp {
         Ok(Self { handle, cap, pd: Arc::clone(pd), _cqs: Vec::new(), _srq: None, _xrcd: Some(Arc::clone(xrcd)) })
     }
 
-    /// For verbs that have no method here.
+    /// Raw pointer, for verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_qp {
         self.handle.raw()
     }

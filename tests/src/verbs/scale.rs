@@ -23,7 +23,7 @@ pub enum Shape {
     Mesh,
 }
 
-/// How a process waits for completions.
+/// Way in which a process waits for completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// Polls.
@@ -41,14 +41,14 @@ pub struct Scale {
     pub shape: Shape,
     /// Messages to each peer.
     pub messages: u64,
-    /// How they wait.
+    /// Way in which they wait.
     pub wait: Wait,
 }
 
 /// Cost of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// Of a message, of all processes together.
+    /// Time of a message, of all processes together.
     pub time: Duration,
     /// Bytes of memory that a process takes, once connected: its share of what several have mapped. The median.
     pub idle: usize,

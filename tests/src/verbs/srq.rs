@@ -59,7 +59,7 @@ impl Srq {
         Ok(Arc::new(Self { handle, attr: init.attr, pd: Arc::clone(pd), _xrc: xrc }))
     }
 
-    /// For verbs that have no method here.
+    /// Raw pointer, for verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_srq {
         self.handle.raw()
     }
@@ -150,7 +150,7 @@ impl Xrcd {
         Ok(Arc::new(Self { handle, _context: Arc::clone(context) }))
     }
 
-    /// For verbs that have no method here.
+    /// Raw pointer, for verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_xrcd {
         self.handle.raw()
     }

@@ -34,7 +34,7 @@ pub struct SendWr {
     pub wr_id: u64,
     /// Operation.
     pub op: Op,
-    /// With which local memory.
+    /// Local memory.
     pub sges: Vec<v::ibv_sge>,
     /// `IBV_SEND_…`.
     pub flags: c_uint,
@@ -48,22 +48,22 @@ impl SendWr {
         Self { wr_id: 0, op, sges: sges.to_vec(), flags: v::IBV_SEND_SIGNALED, xrc_srq: 0 }
     }
 
-    /// With this number.
+    /// Sets the number.
     pub fn id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }
     }
 
-    /// For this SRQ of the peer.
+    /// Sends to this SRQ of the peer.
     pub fn to_srq(self, xrc_srq: u32) -> Self {
         Self { xrc_srq, ..self }
     }
 
-    /// With these flags too.
+    /// Sets these flags too.
     pub fn with(self, flags: c_uint) -> Self {
         Self { flags: self.flags | flags, ..self }
     }
 
-    /// Without a completion when it succeeds.
+    /// Asks for no completion when it succeeds.
     pub fn unsignaled(self) -> Self {
         Self { flags: self.flags & !v::IBV_SEND_SIGNALED, ..self }
     }
@@ -124,7 +124,7 @@ pub struct SendList {
 }
 
 impl SendList {
-    /// Of these requests.
+    /// List of these requests.
     pub fn new(requests: Vec<SendWr>) -> Self {
         let mut raw: Vec<_> = requests.iter().map(SendWr::raw).collect();
         for nth in 1..raw.len() {
@@ -144,7 +144,7 @@ impl SendList {
 pub struct RecvWr {
     /// The caller's number for it.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// Buffers for the message.
     pub sges: Vec<v::ibv_sge>,
 }
 

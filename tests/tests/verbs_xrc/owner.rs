@@ -15,7 +15,7 @@ pub(crate) struct Owner {
     pub(crate) child: Child,
     pub(crate) srq: u32,
     pub(crate) memory: Remote,
-    /// Of a domain that the SRQ is not in.
+    /// Memory of a domain that the SRQ is not in.
     pub(crate) stranger: Remote,
 }
 

@@ -10,7 +10,7 @@ use urxe_tests::verbs::pair::connect;
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Channel, Context, Cq, Options, Pd, Qp, SendWr, Srq, Status, Xrcd};
 
-/// Of every region here.
+/// Bytes of every region here.
 pub(crate) const MEMORY: usize = 2 << 20;
 /// Receives an SRQ has room for, and completions its queue.
 pub(crate) const ROOM: u32 = 64;

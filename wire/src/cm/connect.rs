@@ -106,7 +106,7 @@ pub struct Req {
     pub service_id: u64,
     /// The sender's node.
     pub ca_guid: u64,
-    /// For datagram transports.
+    /// Q_Key, for datagram transports.
     pub q_key: QKey,
     /// The sender's QP.
     pub qpn: Qpn,
@@ -128,7 +128,7 @@ pub struct Req {
     pub starting_psn: Psn,
     /// Exponent of the time within which it will answer.
     pub local_response_timeout: u8,
-    /// For the receiver's QP.
+    /// Retry count for the receiver's QP.
     pub retry_count: u8,
     /// The partition.
     pub p_key: PKey,
@@ -136,9 +136,9 @@ pub struct Req {
     pub path_mtu: Mtu,
     /// A receive datagram context exists (RD).
     pub rdc_exists: bool,
-    /// For the receiver's QP.
+    /// RNR retry count for the receiver's QP.
     pub rnr_retry_count: u8,
-    /// How often a message may be sent again.
+    /// Number of times that a message may be sent again.
     pub max_cm_retries: u8,
     /// The sender's QP has a shared receive queue.
     pub srq: bool,
@@ -211,7 +211,7 @@ impl Req {
 pub struct Rep {
     /// The connection.
     pub ids: Ids,
-    /// For datagram transports.
+    /// Q_Key, for datagram transports.
     pub q_key: QKey,
     /// The sender's QP.
     pub qpn: Qpn,
@@ -231,7 +231,7 @@ pub struct Rep {
     pub failover_accepted: u8,
     /// Set if the receive queue gives credits.
     pub flow_control: bool,
-    /// For the receiver's QP.
+    /// RNR retry count for the receiver's QP.
     pub rnr_retry_count: u8,
     /// Set if the QP has a shared receive queue.
     pub srq: bool,

@@ -4,7 +4,7 @@ use super::{Ids, MESSAGE_LEN, at, join, put, split, word};
 use crate::Qpn;
 use crate::cm::put_word;
 
-/// Which message a MRA or REJ is about. A REJ may also be about [`Rejected::None`] of them.
+/// Message that a MRA or REJ is about. A REJ may also be about [`Rejected::None`] of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names are the messages'")]
 pub enum Rejected {

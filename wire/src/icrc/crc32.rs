@@ -9,7 +9,7 @@ use crc32fast::Hasher;
 
 use super::{BYTE, shifted_bytes};
 
-/// Up to so many bytes go by tables. Where that is faster ends at 80 bytes that have just been written, at 32 that lay in the
+/// Most bytes that go by tables. That ceases to be faster at 80 bytes that have just been written, at 32 that lay in the
 /// cache.
 pub(super) const FEW: usize = 64;
 

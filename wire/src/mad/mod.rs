@@ -37,7 +37,7 @@ pub struct Mad {
     pub class_specific: u16,
     /// Chosen by the sender of a request.
     pub transaction_id: u64,
-    /// Which message.
+    /// Attribute, which names the message.
     pub attribute_id: u16,
     /// Modifier that the attribute defines.
     pub attribute_modifier: u32,
@@ -202,7 +202,7 @@ pub const fn is_vendor_with_oui(class: u8) -> bool {
     class >= 0x30 && class <= 0x4F
 }
 
-/// Where data begin in datagrams of the class, behind all headers (`ib_get_mad_data_offset` of the kernel's mad.c).
+/// Offset of data in datagrams of the class, behind all headers (`ib_get_mad_data_offset` of the kernel's mad.c).
 #[must_use]
 pub const fn data_offset(class: u8) -> usize {
     match class {

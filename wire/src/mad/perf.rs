@@ -65,7 +65,7 @@ pub const COUNTERS: usize = Counter::XmitWait as usize + 1;
 /// Place of a counter in an attribute.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Which counter.
+    /// Counter of the field.
     pub counter: Counter,
     place: field::Field,
     /// Bit of `CounterSelect` that names the counter; from 16 on of `CounterSelect2`.

@@ -180,7 +180,7 @@ impl Kept {
         self.memory.is_plenty()
     }
 
-    /// Until which PSN memory is kept for the next gap, while there is none.
+    /// PSN up to which memory is kept for the next gap, while there is none.
     pub(in crate::qp) const fn rests_until(&self) -> Option<Psn> {
         self.rests_until
     }

@@ -16,7 +16,7 @@ use crate::memory::{self, Ask, Touch};
 use crate::qp::QueuePair;
 use crate::quirks::Quirks as _;
 
-/// Where bytes go: those from this offset on of the message of a RETH.
+/// Place of bytes: those from this offset on of the message of a RETH.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) struct Place {
     reth: Reth,
@@ -24,7 +24,7 @@ pub(in crate::qp) struct Place {
 }
 
 impl<H: Host> QueuePair<H> {
-    /// Where the bytes of a packet behind a gap go, if it is from the middle of a WRITE and they may be stored at once.
+    /// Place of the bytes of a packet behind a gap, if it is from the middle of a WRITE and they may be stored at once.
     //= spec/selective.md#sel-011
     //# Bytes of a WRITE MAY be stored before those in front of them, if they are of neither its first nor its last packet,
     //# it is the one under way or the next, and nothing in front of them is to be stored at the same place.

@@ -146,7 +146,7 @@ impl Responder {
         }
     }
 
-    /// When what is kept back is due, answers or bytes of a WRITE.
+    /// Time at which answers or bytes of a WRITE that are kept back are due.
     pub(in crate::qp) fn kept_until(&self) -> Option<Instant> {
         match &self.reorder {
             Some(reorder) => reorder.until(),
@@ -387,7 +387,7 @@ impl<H: Host> QueuePair<H> {
     }
 }
 
-/// For all of the memory that a request names.
+/// Asks for all of the memory that a request names.
 pub(super) fn ask(by: Accessor, reth: &Reth, access: Access) -> Ask {
     Ask { by, key: Key(reth.r_key.0), access, va: reth.va, length: u64::from(reth.dma_len) }
 }

@@ -94,7 +94,7 @@ pub(in crate::qp) struct Burst {
 }
 
 impl Burst {
-    /// At most that many packets.
+    /// Burst of at most `most` packets.
     pub(in crate::qp) fn of(most: u32) -> Self {
         Self { most, sent: Sent::default() }
     }
@@ -158,7 +158,7 @@ impl ResponseQueue {
         now < at
     }
 
-    /// When an ACK that is kept back leaves.
+    /// Time at which an ACK that is kept back leaves.
     pub(in crate::qp) const fn kept_until(&self) -> Option<Instant> {
         self.not_before
     }

@@ -42,7 +42,7 @@ pub(in crate::qp) struct WriteReorder {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) struct Part<'a> {
     pub(in crate::qp) psn: Psn,
-    /// Where its payload is to be stored.
+    /// Place where its payload is to be stored.
     pub(in crate::qp) ask: Ask,
     pub(in crate::qp) payload: &'a [u8],
     pub(in crate::qp) ends: bool,
@@ -66,7 +66,7 @@ impl WriteReorder {
         (now != *bytes).then_some(ask.va)
     }
 
-    /// When the bytes come.
+    /// Time at which the bytes come.
     pub(in crate::qp) const fn until(&self) -> Option<Instant> {
         self.until
     }

@@ -257,7 +257,7 @@ impl Reliable {
     }
 }
 
-/// How the request fails that a NAK names; `None` if it is to be sent again.
+/// Status with which the request fails that a NAK names; `None` if it is to be sent again.
 pub(super) const fn refusal(code: NakCode) -> Option<WcStatus> {
     match code {
         NakCode::PsnSequenceError => None,

@@ -45,7 +45,7 @@ impl Pace {
         self.per_byte = rate.map_or(0, |rate| PICOSECONDS / rate.max(1));
     }
 
-    /// Until when to wait before the next packet, if not now: until half a burst may leave at once, so that one does
+    /// Time until which to wait before the next packet, if not now: until half a burst may leave at once, so that one does
     /// not wake up for every packet.
     pub(in crate::qp) fn wait(&self, now: Instant) -> Option<Instant> {
         self.pacer.room(now, self.burst).err()

@@ -43,7 +43,7 @@ pub(in crate::qp) struct Reliable {
     pub(super) snd_max: Psn,
     /// READ chunks and atomics not answered yet, oldest first.
     pub(in crate::qp) reads: VecDeque<Span>,
-    /// From where on the oldest of these was asked for last, if not from its first PSN.
+    /// PSN from which on the oldest of these was asked for last, if not from its first PSN.
     pub(in crate::qp) resumed_at: Option<Psn>,
     pub(super) congestion: CongestionControl,
     /// Time before which no packet leaves: the rate is limited.
@@ -177,7 +177,7 @@ impl Reliable {
         self.paced_until.is_some() && self.is_back()
     }
 
-    /// When the ACK timeout is over.
+    /// Time at which the ACK timeout is over.
     pub(in crate::qp) fn ack_deadline(&self) -> Option<Instant> {
         self.ack_deadline.filter(|_| self.rnr_deadline.is_none() && !self.is_held_back())
     }

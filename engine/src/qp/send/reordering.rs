@@ -34,7 +34,7 @@ impl Reordering {
         (self.seen, self.several) = (true, true);
     }
 
-    /// How late a packet may be, in nanoseconds, where a round trip takes `round_trip`.
+    /// Delay that a packet may have, in nanoseconds, where a round trip takes `round_trip`.
     pub(super) fn window(&self, round_trip: u64) -> u64 {
         // How far paths differ is not known before; by a round trip at most, as a rule.
         let least = if self.several { round_trip } else { round_trip / 4 };

@@ -18,7 +18,7 @@ use crate::time::Instant;
 const SILENT: u32 = 10;
 
 impl Reliable {
-    /// When packets that are overtaken are lost.
+    /// Time at which overtaken packets count as lost.
     pub(super) fn selective_deadline(&self) -> Option<Instant> {
         let board = self.selective.board()?;
         let round_trip = self.probe.round_trip().map_or(UNKNOWN, |rtt| rtt.smoothed);

@@ -189,7 +189,7 @@ impl Broker {
         }
     }
 
-    /// When groups are to be left that no process has claimed.
+    /// Time at which groups are left that no process has claimed.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.groups.values().filter_map(|group| group.unclaimed).min()
     }

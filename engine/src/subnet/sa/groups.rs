@@ -22,7 +22,7 @@ use crate::time::Instant;
 pub(super) const OWN: usize = 256;
 const SHARE: usize = 64;
 const OTHERS: usize = 4096;
-/// How long groups of the own port are kept by a process that hears of them from the owner of the address, who may be alone and
+/// Time for which groups of the own port are kept by a process that hears of them from the owner of the address, who may be alone and
 /// announce them seldom: two and a half intervals.
 pub(super) const OWN_AGE: Duration = Duration::from_secs(INTERVAL_ALONE.as_secs() * 5 / 2);
 

@@ -115,7 +115,7 @@ impl Administration {
         self.groups.of_port(lid).count()
     }
 
-    /// When something is due.
+    /// Time of the next timeout.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.broker.poll_timeout()
     }

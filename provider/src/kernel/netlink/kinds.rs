@@ -17,7 +17,7 @@ pub(super) struct Told {
     pub(super) report: String,
 }
 
-/// How a kind of objects is asked for, and what is told of each.
+/// Command for a kind of objects, and attributes of each.
 #[derive(Debug)]
 pub(super) struct Kind {
     /// Name of the list in a report, and in a summary.

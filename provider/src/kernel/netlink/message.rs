@@ -169,7 +169,7 @@ impl<'a> Answer<'a> {
         self.write(DONE, MULTI, &0_i32.to_ne_bytes());
     }
 
-    /// How it went: 0, or what is wrong with the request.
+    /// Writes the outcome: 0, or what is wrong with the request.
     pub(super) fn acknowledge(&mut self, errno: i32) {
         let whole = self.request.whole;
         // In case of success, and only then, without what followed the header.

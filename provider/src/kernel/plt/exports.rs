@@ -15,7 +15,7 @@ pub struct Exporter {
     pub function: usize,
 }
 
-/// How many objects have been loaded into this process so far: unchanged, there is nothing new to be found.
+/// Number of objects that have been loaded into this process so far: unchanged, there is nothing new to be found.
 pub fn loads() -> u64 {
     let mut adds = 0;
     // SAFETY: the callback matches its contract, and `adds` outlives the call.

@@ -28,7 +28,7 @@ const EXACTLY: u8 = 2 << 6;
 /// `RDMA_USER_CM_QUERY_IB_SERVICE` (Linux 6.17).
 pub(super) const IB_SERVICE: u32 = ucma::RDMA_USER_CM_QUERY_GID + 1;
 
-/// How many services there are, and each, as far as there is room (`ucma_query_ib_service` of the kernel's ucma.c).
+/// Writes the number of services, and each, as far as there is room (`ucma_query_ib_service` of the kernel's ucma.c).
 ///
 /// # Errors
 /// ENOSPC for less room than the number takes.

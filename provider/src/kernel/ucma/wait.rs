@@ -29,7 +29,7 @@ static HELD: PerThread<Cell<Option<Arc<Channel>>>> = PerThread::new();
 /// The thread that closed a channel last.
 static CLOSER: AtomicI32 = AtomicI32::new(0);
 
-/// Where a thread waits.
+/// Place at which a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// At this socket of a channel, or only for a look.

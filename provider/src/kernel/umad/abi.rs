@@ -114,7 +114,7 @@ impl Sent {
         })
     }
 
-    /// Where the message of a class goes: EINVAL without a GRH, unless ports have LIDs (`rdma_check_ah_attr` of the kernel's verbs.c).
+    /// Destination of a message of a class: EINVAL without a GRH, unless ports have LIDs (`rdma_check_ah_attr` of the kernel's verbs.c).
     pub(super) fn address(&self, port: &Port, class: u8) -> Result<Address, Errno> {
         let av = AddressVector {
             dgid: self.gid,

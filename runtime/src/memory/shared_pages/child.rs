@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A pipe whose writing end closes when the child has its copies, or is no more.
 static DONE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
-/// In the parent, before fork(2).
+/// Prepares the parent before fork(2).
 pub(crate) fn before_fork() {
     let is_needed = STATE.with(|state| state.as_ref().is_some_and(|state| !state.extents.is_empty()));
     let mut ends = [-1; 2];
@@ -31,7 +31,7 @@ fn close(end: &AtomicI32) {
     }
 }
 
-/// In the parent, after fork(2): waits until a child has its copies.
+/// Waits, in the parent after fork(2), until a child has its copies.
 pub(crate) fn after_fork() {
     let [reads, writes] = &DONE;
     close(writes);
@@ -54,7 +54,7 @@ pub(super) fn is_interrupted(fd: i32, time: Duration) -> bool {
     found < 0 && !time.is_zero() && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
 }
 
-/// In the child: makes all shared pages private, and forgets the file. Allocates nothing.
+/// Makes all shared pages private in the child, and forgets the file. Allocates nothing.
 pub(crate) fn in_child() {
     let [reads, writes] = &DONE;
     close(reads);

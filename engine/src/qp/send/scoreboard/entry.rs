@@ -20,15 +20,15 @@ pub(in crate::qp::send) struct Entry {
     pub(in crate::qp::send) answered: Answered,
     /// Whether the packet arrived, or the response.
     pub(in crate::qp::send) delivered: bool,
-    /// Of the first PSN of a READ: the request arrived.
+    /// Set on the first PSN of a READ whose request arrived.
     pub(super) requested: bool,
     /// Whether the packet is to be sent again, or the response asked for again.
     pub(super) lost: bool,
     /// All responses before it have left the responder, as its own shows, or an acknowledgement.
     pub(super) responded: bool,
-    /// Since when it is overtaken.
+    /// Time since which it is overtaken.
     pub(super) overtaken: Option<Instant>,
-    /// When it was sent again; `None`: it was not.
+    /// Time at which it was sent again; `None`: it was not.
     pub(super) again: Option<Instant>,
     /// A probe has asked for that, and no news of a gap.
     pub(super) probed: bool,
@@ -72,7 +72,7 @@ impl Entry {
         !self.delivered && !self.lost && self.answered != Answered::No
     }
 
-    /// How many numbers are between this packet and one that overtook it: `newest` is behind the youngest request that
+    /// Count of numbers between this packet and one that overtook it: `newest` is behind the youngest request that
     /// arrived, `answered` behind the youngest that was answered, and `responded` is that of the youngest response behind
     /// this one.
     pub(super) fn overtaking(&self, newest: u32, answered: u32, responded: Option<u32>) -> i32 {

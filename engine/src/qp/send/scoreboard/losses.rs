@@ -19,7 +19,7 @@ impl Scoreboard {
         self.has_news |= self.deadline(window).is_some_and(|at| at <= now);
     }
 
-    /// When [`find_lost`](Self::find_lost) is to look again, if it does not with the next packet that may leave.
+    /// Time at which [`find_lost`](Self::find_lost) is to look again, if it does not with the next packet that may leave.
     pub(in crate::qp::send) fn deadline(&self, window: u64) -> Option<Instant> {
         let first = self.overtaken.filter(|_| !self.has_news)?;
         Some(Instant::from_nanos(first.as_nanos().saturating_add(window)))
