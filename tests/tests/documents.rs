@@ -343,6 +343,6 @@ fn the_data_path_is_that_of_the_sources() -> Result<()> {
         }
         before.extend(steps);
     }
-    ensure!(counted == 3, "{counted} numbers of the text were compared");
+    ensure!(counted == 4, "{counted} numbers of the text were compared");
     Ok(())
 }
