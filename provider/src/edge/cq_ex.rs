@@ -131,7 +131,7 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
                 return Err(Errno(libc::ENOENT));
             }
         }
-        // SAFETY: the session lock is held.
+        // SAFETY: the session lock is held, or the application promised to use one thread.
         let mut result = unsafe { advance(cq, object, is_nested) };
         if result == Err(Errno(libc::ENOENT)) && !is_nested {
             context.port().polled(object.cq.is_armed());
