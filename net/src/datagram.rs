@@ -1,5 +1,6 @@
 //! Packets as they are delivered, and what must be read of them to know for whom they are.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use urxe_wire::{Gid, Packet, Qpn, icrc};
@@ -88,6 +89,17 @@ pub enum BadPacket {
     /// The headers are none of RoCE v2.
     Malformed,
 }
+
+impl fmt::Display for BadPacket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Damaged => "the ICRC is wrong",
+            Self::Malformed => "the headers are none of RoCE v2",
+        })
+    }
+}
+
+impl std::error::Error for BadPacket {}
 
 impl<'a> Datagram<'a> {
     /// Returns the packet, if its ICRC is right and its headers are.

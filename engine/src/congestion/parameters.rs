@@ -21,11 +21,13 @@ pub struct Parameter {
 }
 
 /// Reason why a parameter cannot be set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParameterError {
     /// No parameter has the name.
+    #[error("no parameter has this name")]
     Unknown,
     /// The value is out of the range of this row.
+    #[error("{} is {} to {}", .0.name, .0.least, .0.most)]
     Range(&'static Parameter),
 }
 

@@ -1,6 +1,7 @@
 //! Checks that memory is mapped before it is registered: registration must fail where a card could not pin.
 
 use std::ffi::CString;
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::mem::MaybeUninit;
@@ -14,6 +15,17 @@ pub enum NotUsable {
     /// Part of the range is read-only, and the requested access needs to write.
     ReadOnly,
 }
+
+impl fmt::Display for NotUsable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unmapped => "part of the memory is not mapped, or not readable",
+            Self::ReadOnly => "part of the memory is read-only",
+        })
+    }
+}
+
+impl std::error::Error for NotUsable {}
 
 /// Checks that all of `[start, start + length)` is mapped readable, and writable if `write`.
 ///

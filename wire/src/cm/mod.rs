@@ -14,6 +14,8 @@ pub use ip::{IpHeader, IpPair, ServiceId};
 pub use other::{Apr, Dreq, Lap, Mra, Rej, RejReason, Rejected};
 pub use service::{SidrRep, SidrReq, SidrStatus};
 
+use core::fmt;
+
 use crate::mad::{MAD_LEN, Mad};
 
 /// Bytes of a message.
@@ -80,6 +82,19 @@ pub enum MalformedCm {
     /// A field holds a reserved value.
     Field,
 }
+
+impl fmt::Display for MalformedCm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length => write!(f, "not {MAD_LEN} bytes long"),
+            Self::Header => f.write_str("version, class or method is not that of communication management"),
+            Self::Attribute(id) => write!(f, "unknown attribute {id:#06x}"),
+            Self::Field => f.write_str("a field holds a reserved value"),
+        }
+    }
+}
+
+impl core::error::Error for MalformedCm {}
 
 impl Message {
     /// Attribute id of the message (IBA 16.7.2).
