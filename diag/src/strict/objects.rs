@@ -1,6 +1,7 @@
 //! Rules about what is made and destroyed, and its keys.
 
 use urxe_engine::{Key, Region};
+use urxe_explain::Verb;
 use urxe_wire::Qpn;
 
 use super::dedup::Object;
@@ -95,7 +96,7 @@ impl Observer {
     }
 
     /// `verb` has waited for some time for `missing` calls of `acknowledge`.
-    pub fn not_acknowledged(&self, verb: &str, acknowledge: &str, missing: u32) {
+    pub fn not_acknowledged(&self, verb: Verb, acknowledge: &str, missing: u32) {
         let Some(strict) = &self.strict else { return };
         let what = format!("{verb} waits for {missing} events that were read and not acknowledged ({acknowledge})");
         let advice = Advice { qpn: Qpn::default(), what: &what, site: None };

@@ -147,9 +147,9 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
         // SAFETY: the queue's own, which libibverbs initialised.
         unsafe {
             let (mutex, cond) = ((&raw mut (*cq).mutex).cast(), (&raw mut (*cq).cond).cast());
-            let complain = |missing| context.complain("ibv_destroy_cq", "ibv_ack_cq_events", missing);
+            let complain = |missing| context.complain(Verb::DestroyCq, "ibv_ack_cq_events", missing);
             wait::acknowledged(mutex, cond, &raw const (*cq).comp_events_completed, events, complain);
-            let complain = |missing| context.complain("ibv_destroy_cq", "ibv_ack_async_event", missing);
+            let complain = |missing| context.complain(Verb::DestroyCq, "ibv_ack_async_event", missing);
             wait::acknowledged(mutex, cond, &raw const (*cq).async_events_completed, async_events, complain);
             if let Some(observer) = context.observer() {
                 observer.forget_cq(Arc::as_ptr(&object.cq) as u64);

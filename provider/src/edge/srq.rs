@@ -242,7 +242,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut v::ibv_srq) -> c_int {
         // afterwards.
         let object = unsafe {
             let (mutex, cond) = ((&raw mut (*srq).mutex).cast(), (&raw mut (*srq).cond).cast());
-            let complain = |missing| context.complain("ibv_destroy_srq", "ibv_ack_async_event", missing);
+            let complain = |missing| context.complain(Verb::DestroySrq, "ibv_ack_async_event", missing);
             wait::acknowledged(mutex, cond, &raw const (*srq).events_completed, events, complain);
             Box::from_raw(srq.cast::<SrqObject>())
         };

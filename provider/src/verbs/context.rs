@@ -27,6 +27,7 @@ use crate::verbs::xrcd::XrcDomains;
 use urxe_diag::{self, Observer};
 use urxe_engine::SelectiveRepeat;
 use urxe_engine::congestion::CongestionSettings;
+use urxe_explain::Verb;
 use urxe_runtime::device::{Device, OpenOptions};
 use urxe_runtime::event::EventSink;
 use urxe_runtime::fork::{self, Generation};
@@ -296,7 +297,7 @@ impl Context {
     }
 
     /// `verb` waits for `missing` calls of `acknowledge`, perhaps for ever.
-    pub(crate) fn complain(&self, verb: &str, acknowledge: &str, missing: u32) {
+    pub(crate) fn complain(&self, verb: Verb, acknowledge: &str, missing: u32) {
         if let Some(observer) = self.observer() {
             observer.not_acknowledged(verb, acknowledge, missing);
         }

@@ -199,7 +199,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         // SAFETY: the queue pair's own, initialised by being zero; not used any more afterwards.
         let object = unsafe {
             let (mutex, cond) = ((&raw mut (*qp).mutex).cast(), (&raw mut (*qp).cond).cast());
-            let complain = |missing| context.complain("ibv_destroy_qp", "ibv_ack_async_event", missing);
+            let complain = |missing| context.complain(Verb::DestroyQp, "ibv_ack_async_event", missing);
             wait::acknowledged(mutex, cond, &raw const (*qp).events_completed, events, complain);
             Box::from_raw(qp.cast::<QpObject>())
         };
