@@ -149,7 +149,8 @@ impl Qp {
                 delayed_ack: DelayedAck::default(),
                 unacknowledged: Vec::new(),
                 last_ack: LastAck::default(),
-                sides: (port.gives_direct_access() && is_connected).then(|| Box::new(Sides::new(Weak::clone(qp)))),
+                sides: (port.gives_direct_access() && is_connected)
+                    .then(|| Box::new(Sides::new(Weak::<Self>::clone(qp)))),
                 neighbor: Weak::new(),
                 tally: Tally::default(),
             }),

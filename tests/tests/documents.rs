@@ -144,6 +144,35 @@ fn the_architecture_lists_every_crate_and_its_dependencies() -> Result<()> {
     Ok(())
 }
 
+/// Groups of modules that import each other, each as its crate and its modules. Lines are `CRATE: MODULE, MODULE`.
+fn circles<'a>(lines: impl Iterator<Item = &'a str>) -> Result<BTreeSet<Vec<&'a str>>> {
+    lines
+        .map(|line| {
+            let (name, modules) = line.split_once(": ").with_context(|| line.to_owned())?;
+            Ok(std::iter::once(name).chain(modules.split(", ")).collect())
+        })
+        .collect()
+}
+
+/// Modules that import each other are those that the section defends, each group in an item `` `CRATE`: `MODULE`, `MODULE`. Reason``.
+#[test]
+fn the_architecture_defends_modules_that_import_each_other() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/internals/architecture.md"))?.replace('`', "");
+    let (_, section) = text.split_once("## Modules\n").context("no section of modules")?;
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let items = section.lines().filter_map(|line| line.strip_prefix("- "));
+    let defended = circles(items.map(|item| item.split(". ").next().unwrap_or_default()))?;
+    let output = Command::new(root().join("scripts/counts")).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout)?;
+    let mut lines = said.lines().skip_while(|line| !line.contains("groups of modules that import each other"));
+    let count = lines.next().and_then(|line| line.split(' ').next()).context("scripts/counts counts no groups")?;
+    let found = circles(lines.map_while(|line| line.strip_prefix("  ")))?;
+    ensure!(count == found.len().to_string(), "scripts/counts says {count} groups and lists {found:?}");
+    ensure!(found == defended, "import each other: {found:#?}; architecture.md defends {defended:#?}");
+    Ok(())
+}
+
 #[test]
 fn the_guide_lists_every_option() -> Result<()> {
     let text = std::fs::read_to_string(root().join("docs/guide/configuration.md"))?;

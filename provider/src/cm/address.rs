@@ -7,7 +7,7 @@ use urxe_net::Service;
 use urxe_wire::Gid;
 use urxe_wire::cm::ServiceId;
 
-use super::id::PortSpace;
+use super::port_space::PortSpace;
 use super::{Device, State};
 use crate::kernel::Errno;
 

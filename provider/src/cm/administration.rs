@@ -6,7 +6,7 @@ use urxe_runtime::subnet::Answer;
 use urxe_wire::mad::MAD_LEN;
 use urxe_wire::mad::sa::{self, Record};
 
-use super::groups::Join;
+use super::membership::Join;
 use super::{Manager, State};
 use crate::mad::Mads;
 

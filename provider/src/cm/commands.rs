@@ -8,17 +8,15 @@ use super::administration::Request;
 use super::channel::Channel;
 use super::event::{ConnParam, Event, Kind, Param};
 use super::explained::out_of_turn;
-use super::id::{
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, PortSpace, State as Phase,
-};
+use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, State as Phase};
+use super::port_space::PortSpace;
 use super::{EINVAL, Manager, State};
 use crate::kernel::Errno;
 use urxe_runtime::clock;
 
-/// `RDMA_UDP_QKEY` of `rdma/rdma_cma.h`.
-pub(super) const UDP_QKEY: u32 = 0x0123_4567;
 /// Requests that may wait when the application says no number, or a larger one (`max_backlog` of ucma.c).
 const MAX_BACKLOG: u32 = 1024;
+
 impl Manager {
     pub(crate) fn create_id(&self, channel: &Arc<Channel>, uid: u64, space: u16, qp_type: u8) -> Result<u32, Errno> {
         let space = PortSpace::from_number(space).ok_or(EINVAL)?;

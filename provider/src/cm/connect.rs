@@ -7,10 +7,11 @@ use urxe_wire::cm::{
 };
 use urxe_wire::{Lid, Mtu, PKey, Psn, QKey, Qpn};
 
-use super::commands::{UDP_QKEY, low};
+use super::commands::low;
 use super::event::ConnParam;
 use super::explained::out_of_turn;
 use super::id::{IBV_QPT_UC, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, State as Phase};
+use super::port_space::UDP_QKEY;
 use super::{EINVAL, Manager};
 use crate::kernel::Errno;
 use urxe_runtime::clock;

@@ -9,9 +9,10 @@ use urxe_wire::mad::sa::{self, Record, member};
 use urxe_wire::{Gid, Lid, PKey, mgid};
 
 use super::administration::{Query, Request};
-use super::commands::UDP_QKEY;
 use super::event::{Address, Event, Kind, Param, UdParam};
-use super::id::{Id, Joined, PortSpace, State as Phase};
+use super::id::{Id, State as Phase};
+use super::membership::{Join, Joined, Role};
+use super::port_space::{PortSpace, UDP_QKEY};
 use super::{EINVAL, Manager, State};
 use crate::kernel::Errno;
 
@@ -29,26 +30,6 @@ pub(crate) enum GroupName {
     Ip(IpAddr),
     /// An MGID: of a `sockaddr_ib`, or an IPv6 address with the signature of one.
     Mgid(Gid),
-}
-
-/// Kind of a membership (`JoinState` of IBA 15.2.5.17).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
-    /// Full member.
-    Full = 1,
-    /// Full member that only sends.
-    SendOnly = 8,
-}
-
-/// Join that waits for the answer of subnet administration.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Join {
-    /// Handle of the group.
-    group: u32,
-    mgid: Gid,
-    role: Role,
-    /// A second request is to follow, which makes the group.
-    may_make: bool,
 }
 
 impl GroupName {

@@ -6,42 +6,13 @@ use std::sync::Arc;
 use urxe_engine::Instant;
 use urxe_net::Service;
 use urxe_wire::Gid;
-use urxe_wire::cm::{CommId, ServiceId};
+use urxe_wire::cm::CommId;
 
 use super::channel::Channel;
 use super::event::ConnParam;
-use super::groups::Role;
-use super::services::Services;
-
-/// `enum rdma_ucm_port_space`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum PortSpace {
-    Ipoib,
-    Tcp,
-    Udp,
-    Ib,
-}
-
-impl PortSpace {
-    pub(crate) const fn from_number(number: u16) -> Option<Self> {
-        Some(match number {
-            0x0002 => Self::Ipoib,
-            ServiceId::TCP => Self::Tcp,
-            ServiceId::UDP => Self::Udp,
-            0x013F => Self::Ib,
-            _ => return None,
-        })
-    }
-
-    pub(crate) const fn number(self) -> u16 {
-        match self {
-            Self::Ipoib => 0x0002,
-            Self::Tcp => ServiceId::TCP,
-            Self::Udp => ServiceId::UDP,
-            Self::Ib => 0x013F,
-        }
-    }
-}
+use super::membership::Group;
+use super::port_space::PortSpace;
+use super::service_records::Services;
 
 /// `enum rdma_cm_state` of the kernel, as far as it lasts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,22 +74,6 @@ pub(crate) struct Id {
     pub(crate) waits_for_key: bool,
     /// Services of subnet administration.
     pub(crate) services: Services,
-}
-
-pub(crate) struct Group {
-    pub(crate) handle: u32,
-    /// The application's name for it.
-    pub(crate) uid: u64,
-    pub(crate) events_reported: u32,
-    /// The membership, once subnet administration has let the port join.
-    pub(crate) joined: Option<Joined>,
-}
-
-/// A membership in a group of InfiniBand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Joined {
-    pub(crate) mgid: Gid,
-    pub(crate) role: Role,
 }
 
 impl Id {

@@ -5,7 +5,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::id::{Group, Id, Joined};
+use super::id::Id;
+use super::membership::{Group, Joined};
 
 /// The largest handle, and so how many there can be. Small numbers, as the kernel's are: librdmacm indexes a table of as
 /// many by them.
@@ -135,8 +136,9 @@ mod tests {
     use urxe_wire::Gid;
 
     use super::super::channel::Channel;
-    use super::super::groups::Role;
-    use super::super::id::{IBV_QPT_RC, PortSpace};
+    use super::super::id::IBV_QPT_RC;
+    use super::super::membership::Role;
+    use super::super::port_space::PortSpace;
     use super::*;
 
     fn ids() -> (Ids, impl Fn(Option<&str>) -> Id) {

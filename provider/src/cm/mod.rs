@@ -19,9 +19,12 @@ pub(crate) mod groups;
 pub(crate) mod id;
 mod ids;
 mod list;
+pub(crate) mod membership;
 mod messages;
+mod port_space;
 pub(crate) mod query;
 mod removal;
+pub(crate) mod service_records;
 pub(crate) mod services;
 
 use std::collections::HashMap;

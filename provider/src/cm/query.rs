@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use urxe_status::port::PortAttributes;
 use urxe_wire::{Gid, Lid, Mtu};
 
-use super::commands::UDP_QKEY;
 use super::event::Address;
-use super::id::{Connection, IBV_QPT_UC, Id, PortSpace, State as Phase};
+use super::id::{Connection, IBV_QPT_UC, Id, State as Phase};
+use super::port_space::{PortSpace, UDP_QKEY};
 use super::{Device, EINVAL, Manager};
 use crate::kernel::Errno;
 use crate::verbs::address_vector::HOP_LIMIT;

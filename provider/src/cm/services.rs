@@ -5,23 +5,9 @@ use urxe_wire::mad::sa::{self, Record, service};
 use super::administration::{Query, Request};
 use super::event::Kind;
 use super::id::State as Phase;
+use super::service_records::{ServiceRecord, Services};
 use super::{EINVAL, Manager, State};
 use crate::kernel::Errno;
-
-/// A `ServiceRecord`, which is a `struct ib_user_service_rec` as well.
-pub(crate) type ServiceRecord = [u8; Record::Service.len()];
-
-/// Services of an id.
-#[derive(Default)]
-pub(crate) enum Services {
-    /// Not asked for.
-    #[default]
-    Unknown,
-    /// Asked for.
-    Asked,
-    /// Records as subnet administration has told them.
-    Known(Vec<ServiceRecord>),
-}
 
 /// The service that is asked for (`struct rdma_ucm_ib_service`).
 #[derive(Clone, Copy, Debug)]

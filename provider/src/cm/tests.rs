@@ -8,9 +8,10 @@ use urxe_wire::cm::{IpHeader, IpPair, MESSAGE_LEN, Message, ServiceId, Transport
 use super::Manager;
 use super::channel::Channel;
 use super::event::{ConnParam, Event, Kind, Param};
-use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, Id, PortSpace, State};
+use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, Id, State};
 use super::ids::{Ids, LAST_HANDLE};
 use super::messages::addressee;
+use super::port_space::PortSpace;
 use crate::kernel::Errno;
 use urxe_runtime::fork::Generation;
 

@@ -13,10 +13,9 @@ use urxe_engine::{Access, Accessor, DirectMessage, Io, QpType, QueuePair, Region
 use urxe_net::direct::{Message, Receives, SharedReceive};
 use urxe_wire::ImmDt;
 
-use super::Reach;
+use super::{CompletesDirect, Reach};
 use crate::cq::{Arrivals, Cq};
 use crate::host::DeviceHost;
-use crate::qp::Qp;
 
 /// Messages of a peer that its queue pair knows of, and where others come.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ struct Inbound {
     receives: Receives,
     /// Messages that were completed. Changed with the queue pair locked.
     completed: AtomicU64,
-    qp: Weak<Qp>,
+    qp: Weak<dyn CompletesDirect>,
 }
 
 impl Arrivals for Inbound {
@@ -67,7 +66,11 @@ struct Buffers {
 
 impl Inlet {
     /// Shows none yet. `None`: packets bring messages.
-    pub(super) fn new(reach: Reach<'_>, engine: &QueuePair<DeviceHost>, qp: &Weak<Qp>) -> Option<Self> {
+    pub(super) fn new(
+        reach: Reach<'_>,
+        engine: &QueuePair<DeviceHost>,
+        qp: &Weak<dyn CompletesDirect>,
+    ) -> Option<Self> {
         let config = engine.config();
         let cq = config.recv_cq.as_ref().filter(|_| config.qp_type == QpType::Rc && config.srq.is_none())?;
         let receives = reach.export.receives(config.qpn)?;

@@ -13,6 +13,7 @@ pub(crate) mod region;
 mod requester;
 mod target;
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
@@ -24,7 +25,6 @@ use urxe_wire::{Gid, Qpn};
 
 use crate::host::DeviceHost;
 use crate::memory::regions::Regions;
-use crate::qp::Qp;
 pub(crate) use requester::Attachment;
 use target::{Hidden, Shown};
 
@@ -41,10 +41,16 @@ pub(crate) struct Reach<'a> {
     pub(crate) counters: &'a Arc<Counters>,
 }
 
+/// Queue pair whose receive WQEs its peer fills.
+pub(crate) trait CompletesDirect: Debug + Send + Sync {
+    /// Completes messages that the peer has put into receive buffers itself, unless another thread has the queue pair. For polls.
+    fn complete_direct(&self);
+}
+
 /// Both sides of a queue pair, on a device that does this.
 #[derive(Debug)]
 pub(crate) struct Sides {
-    qp: Weak<Qp>,
+    qp: Weak<dyn CompletesDirect>,
     shown: Option<Shown>,
     hidden: Option<Box<Hidden>>,
     peer: Option<Box<Attachment>>,
@@ -54,7 +60,7 @@ pub(crate) struct Sides {
 
 impl Sides {
     /// Sides of this queue pair, which no peer sees yet.
-    pub(crate) const fn new(qp: Weak<Qp>) -> Self {
+    pub(crate) const fn new(qp: Weak<dyn CompletesDirect>) -> Self {
         Self { qp, shown: None, hidden: None, peer: None, looks: 0 }
     }
 

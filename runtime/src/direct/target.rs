@@ -8,9 +8,8 @@ use urxe_net::direct::{Export, SharedQp, Taken};
 use urxe_status::Counters;
 
 use super::inlet::Inlet;
-use super::{PSN, RECEIVES, Reach, digest, halves, kind, numbers};
+use super::{CompletesDirect, PSN, RECEIVES, Reach, digest, halves, kind, numbers};
 use crate::host::DeviceHost;
-use crate::qp::Qp;
 
 /// A queue pair that its peer sees.
 #[derive(Debug)]
@@ -25,7 +24,11 @@ pub(super) struct Shown {
 
 impl Shown {
     /// Shows a queue pair, if its peer may do anything itself.
-    pub(super) fn new(reach: Reach<'_>, engine: &QueuePair<DeviceHost>, qp: &Weak<Qp>) -> Option<Self> {
+    pub(super) fn new(
+        reach: Reach<'_>,
+        engine: &QueuePair<DeviceHost>,
+        qp: &Weak<dyn CompletesDirect>,
+    ) -> Option<Self> {
         let (config, route) = (engine.config(), engine.route().filter(|_| engine.may_be_skipped())?);
         // Whoever counts the peer's WRITEs counts packets.
         let is_counted = config.counters.iter().any(|(ops, _)| ops.overlaps(CountedOps::REMOTE_RDMA_WRITE));

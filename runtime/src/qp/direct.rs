@@ -7,6 +7,7 @@ use urxe_engine::{Io, QueuePair};
 
 use super::{Act, Inner, Qp};
 use crate::clock::LazyInstant;
+use crate::direct::CompletesDirect;
 use crate::host::{DeviceHost, TxContext};
 use crate::{lock, try_lock};
 
@@ -54,34 +55,6 @@ impl Qp {
         result
     }
 
-    /// Completes messages that the peer has put into receive buffers itself, unless another thread has the queue pair. For polls.
-    pub(crate) fn complete_direct(&self) {
-        self.port.found_directly();
-        self.port.with_work(|work| {
-            let Some(mut inner) = try_lock(&self.inner) else { return };
-            let clock = LazyInstant::default();
-            let Inner { engine, sides, tally, unacknowledged, .. } = &mut *inner;
-            let (Some(sides), Some(reach)) = (sides, self.port.direct()) else { return };
-            work.notifications.queue_behind(unacknowledged);
-            let mut io = Io {
-                clock: &clock,
-                memory: &work.memory,
-                network: &mut work.sender,
-                consumer: &mut work.notifications,
-            };
-            sides.complete(engine, &mut io);
-            work.notifications.give_unacknowledged(unacknowledged);
-            if work.notifications.is_broken() {
-                self.turn_of(inner, work, Act::Other, &clock, |_, _| ());
-                return;
-            }
-            sides.update(reach, engine);
-            work.notifications.count(tally);
-            drop(inner);
-            self.port.deliver_notifications(work);
-        });
-    }
-
     /// Posts send requests, by calls of the engine in `post`, and sends what comes of it.
     #[inline]
     pub fn post_send<T>(
@@ -112,5 +85,34 @@ impl Qp {
             self.port.deliver_notifications(work);
         }
         result
+    }
+}
+
+impl CompletesDirect for Qp {
+    fn complete_direct(&self) {
+        self.port.found_directly();
+        self.port.with_work(|work| {
+            let Some(mut inner) = try_lock(&self.inner) else { return };
+            let clock = LazyInstant::default();
+            let Inner { engine, sides, tally, unacknowledged, .. } = &mut *inner;
+            let (Some(sides), Some(reach)) = (sides, self.port.direct()) else { return };
+            work.notifications.queue_behind(unacknowledged);
+            let mut io = Io {
+                clock: &clock,
+                memory: &work.memory,
+                network: &mut work.sender,
+                consumer: &mut work.notifications,
+            };
+            sides.complete(engine, &mut io);
+            work.notifications.give_unacknowledged(unacknowledged);
+            if work.notifications.is_broken() {
+                self.turn_of(inner, work, Act::Other, &clock, |_, _| ());
+                return;
+            }
+            sides.update(reach, engine);
+            work.notifications.count(tally);
+            drop(inner);
+            self.port.deliver_notifications(work);
+        });
     }
 }

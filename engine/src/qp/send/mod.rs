@@ -12,6 +12,7 @@ mod answered;
 mod completer;
 mod credit;
 mod direct;
+mod drain;
 mod pace;
 mod paced;
 mod packets;

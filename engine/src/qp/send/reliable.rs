@@ -16,7 +16,7 @@ use urxe_wire::{Mtu, Psn};
 
 use super::ack_timer::AckTimer;
 use super::credit::Credit;
-use super::direct::Drain;
+use super::drain::Drain;
 use super::packets::{Unsent, send_data};
 use super::selective::Selective;
 use super::send_queue::SendQueue;

@@ -19,8 +19,8 @@ use urxe_ffi::{uapi, ucma};
 use super::Errno;
 use super::memory::UserMemory;
 pub use crate::cm::channel::Channel;
-use crate::cm::groups::Role;
 use crate::cm::manager;
+use crate::cm::membership::Role;
 use crate::device;
 
 const EINVAL: Errno = Errno(libc::EINVAL);

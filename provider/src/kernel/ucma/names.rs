@@ -6,7 +6,8 @@ use urxe_ffi::ucma;
 use urxe_wire::Gid;
 
 use super::abi;
-use crate::cm::groups::{GroupName, Role};
+use crate::cm::groups::GroupName;
+use crate::cm::membership::Role;
 use crate::cm::services::WantedService;
 use crate::kernel::Errno;
 

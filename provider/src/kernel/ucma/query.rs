@@ -10,7 +10,7 @@ use urxe_wire::Gid;
 
 use super::abi::{self, AF_IB};
 use crate::cm::query::Route;
-use crate::cm::services::ServiceRecord;
+use crate::cm::service_records::ServiceRecord;
 use crate::kernel::Errno;
 
 /// Size of `struct sockaddr_ib` (`<infiniband/ib.h>`).
