@@ -474,6 +474,10 @@ package: ## packages the crates that are published, builds each from its package
 release-check: ## TAG, Cargo.toml and CHANGELOG.md name one version
 	@scripts/release-check "$${TAG:?TAG=vVERSION}"
 
+.PHONY: github-release
+github-release: ## publishes target/packages on GitHub as the release of TAG; needs gh and GH_TOKEN; DRY_RUN=1 prints the command
+	@DRY_RUN=$(DRY_RUN) scripts/github-release "$${TAG:?TAG=vVERSION}" $(PACKAGES)
+
 .PHONY: install
 install: build ## installs urxe for every program of this machine
 	$(SUDO) $(BIN_DIR)/urxe install

@@ -81,6 +81,43 @@ fn other_commands_are_refused() {
     }
 }
 
+/// Shows by a dry run, in a tree of a version that has its section of the changelog, the command that would publish a release.
+#[test]
+fn a_release_has_its_packages_and_the_changelog() -> Result<()> {
+    let tree = tempfile::tempdir()?;
+    let packages = tree.path().join("packages");
+    fs::create_dir(&packages)?;
+    fs::create_dir(tree.path().join("scripts"))?;
+    for file in ["Makefile", "scripts/release-check", "scripts/github-release"] {
+        fs::copy(root().join(file), tree.path().join(file))?;
+    }
+    let manifest = "rust-version = \"1.0\"\n[workspace.package]\nversion = \"1.2.3\"\n";
+    fs::write(tree.path().join("Cargo.toml"), manifest)?;
+    fs::write(tree.path().join("CHANGELOG.md"), "## 1.2.3 - 2026-01-01\n\nThis is new.\n\n## 1.2.2\n\nThis is old.\n")?;
+    let release = |tag: &str| -> Result<std::process::Output> {
+        let mut make = std::process::Command::new("make");
+        make.args(["--silent", "github-release", "DRY_RUN=1", &format!("TAG={tag}")]);
+        make.arg(format!("PACKAGES={}", packages.display())).current_dir(tree.path());
+        // Those of a `make` that runs the tests.
+        make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+        Ok(make.output()?)
+    };
+    let none = release("v1.2.3")?;
+    ensure!(!none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no packages in"), "{none:?}");
+    fs::write(packages.join("urxe.deb"), "")?;
+    fs::write(packages.join("SHA256SUMS"), "")?;
+    let other = release("v1.2.2")?;
+    ensure!(!other.status.success() && other.stdout.is_empty(), "{other:?}");
+    let output = release("v1.2.3")?;
+    let said = String::from_utf8(output.stdout)?;
+    let wanted = format!(
+        "gh release create v1.2.3 --title urxe 1.2.3 --notes \nThis is new. {0}/SHA256SUMS {0}/urxe.deb\n",
+        packages.display()
+    );
+    ensure!(output.status.success() && said == wanted, "{said}, not {wanted}");
+    Ok(())
+}
+
 #[test]
 fn a_release_needs_one_version_everywhere() -> Result<()> {
     let check = |tag: &str| -> Result<std::process::Output> {
