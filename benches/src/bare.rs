@@ -80,7 +80,7 @@ fn send_parts(socket: &UdpSocket, to: &socket2::SockAddr, parts: &[IoSlice<'_>],
 pub enum Payload {
     /// Copied behind the headers.
     Copied,
-    /// Where it is: the kernel gathers headers, payload and CRC (iovec).
+    /// Payload stays where it is: the kernel gathers headers, payload and CRC (iovec).
     Gathered,
 }
 

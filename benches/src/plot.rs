@@ -39,9 +39,9 @@ pub struct Axis {
 /// Scale by which values become distances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// From zero, evenly.
+    /// Even distances from zero.
     Linear,
-    /// By their logarithms.
+    /// Distances of logarithms.
     Log,
 }
 

@@ -29,9 +29,9 @@ const SYSFS_PATH_LIMIT: usize = 180;
 /// An installation: for the whole machine, or below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// For every program of the machine; libibverbs' own files name the provider too.
+    /// Installation for every program of the machine; libibverbs' own files name the provider too.
     Machine,
-    /// Below one absolute folder; `IBV_DRIVERS` names the provider.
+    /// Installation below one absolute folder; `IBV_DRIVERS` names the provider.
     Prefix(PathBuf),
 }
 

@@ -144,7 +144,7 @@ pub enum Event {
     /// The last bytes of a WRITE, which were stored before the others, changed while these were kept back
     /// ([`crate::quirks`]): somebody took them for the end of it.
     WriteOvertaken {
-        /// Where they are.
+        /// First address.
         va: u64,
         /// A PSN of the WRITE.
         psn: Psn,
@@ -167,7 +167,7 @@ pub enum Event {
     SendRefused {
         /// The consumer's number for it.
         wr_id: u64,
-        /// How it will complete.
+        /// Status with which it will complete.
         status: WcStatus,
     },
     /// A datagram is longer than the port's MTU: nothing is sent, and its request completes well (IBA C10-93.1.1).
@@ -185,7 +185,7 @@ pub enum Event {
         op: SendOp,
         /// Bytes of the message.
         length: u32,
-        /// How it completes.
+        /// Status with which it completes.
         status: WcStatus,
     },
     /// The peer refused a request.
@@ -199,9 +199,9 @@ pub enum Event {
     Retry {
         /// Reason for going back.
         reason: RetryReason,
-        /// To where.
+        /// PSN to go back to.
         psn: Psn,
-        /// How many tries are left; `None` if they are not counted.
+        /// Number of tries left; `None` if they are not counted.
         left: Option<u8>,
     },
     /// The alternate path is the primary one now (IBA 17.2.8).

@@ -15,9 +15,9 @@ use urxe_wire::{Lid, Qpn};
 pub trait Host {
     /// Registered memory.
     type Memory: Memory;
-    /// Where packets go.
+    /// Network that takes packets.
     type Network: Network;
-    /// Where completions and events go.
+    /// Consumer of completions and events.
     type Consumer: Consumer;
     /// The source of the time.
     type Clock: Clock;
@@ -29,7 +29,7 @@ pub trait Host {
 pub trait Network {
     /// A way to a peer: addresses, UDP source port, traffic class.
     type Route;
-    /// Where a packet came from.
+    /// Origin of a packet.
     type Origin;
 
     /// The way over another path to the same peer, from another UDP source port: `path` counts from 1. `route` itself is

@@ -52,7 +52,7 @@ pub enum Touch<'a> {
     FetchAdd(u64),
     /// Flushes it.
     Flush {
-        /// To persistence.
+        /// True: to persistence.
         persistent: bool,
         /// All of the region, whatever range was asked for.
         whole: bool,
@@ -79,9 +79,9 @@ pub struct Denied {
 /// Kind of the invalidation of a memory window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invalidation {
-    /// By a request of the application, which has the memory to itself when it completes.
+    /// Request of the application, which has the memory to itself when it completes.
     Local,
-    /// By a SEND with Invalidate of a peer: where packets are executed, nobody is waited for who is stopped.
+    /// SEND with Invalidate of a peer: where packets are executed, no stopped thread is waited for.
     Remote,
 }
 

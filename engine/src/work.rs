@@ -91,7 +91,7 @@ impl Default for Store {
 /// Place of a send request's bytes.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// In registered memory.
+    /// Registered memory.
     Gather(SgeList),
     /// Copied when posted (`IBV_SEND_INLINE`): the caller's buffers are its own again.
     Inline(Box<[u8]>),
@@ -154,7 +154,7 @@ pub enum SendOp {
     },
     /// Eight bytes, all at once (IBA annex A19).
     AtomicWrite(Remote),
-    /// Of `length` bytes (IBA annex A19).
+    /// FLUSH of `length` bytes (IBA annex A19).
     Flush {
         remote: Remote,
         length: u32,

@@ -47,7 +47,7 @@ pub enum Part {
     Bytes(Vec<u8>),
     /// A number of so many bytes, big endian or little.
     Number(Value, usize, bool),
-    /// So many random bytes.
+    /// Random bytes, so many of them.
     Random(usize),
 }
 

@@ -33,11 +33,11 @@ pub struct MadClaim {
 /// Ways of a management datagram within the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MadWay {
-    /// To whoever has it: there is no mailbox for it, or none is needed.
+    /// Handled by the process that has it: there is no mailbox for it, or none is needed.
     Here,
-    /// To a process, by the QPN block in its transaction id.
+    /// Forwarded to a process, by the QPN block in its transaction id.
     Response(Mailbox),
-    /// To the first of these that somebody has.
+    /// Forwarded to the first of these that a process has.
     Request([Mailbox; 2]),
 }
 

@@ -7,12 +7,12 @@ use crate::{CC, CC_PARAMS, ECN, Mistake, Opt};
 /// Interfaces whose packets are ECN-capable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// On every interface but the loopback interface, which marks nothing.
+    /// Every interface but the loopback interface, which marks nothing.
     #[default]
     Auto,
-    /// On, whatever the interface.
+    /// Every interface.
     On,
-    /// Off, whatever the interface.
+    /// No interface.
     Off,
 }
 

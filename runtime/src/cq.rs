@@ -55,9 +55,9 @@ pub struct Cq {
 pub enum Added {
     /// No follow-up.
     Done,
-    /// To look at the queue at this time, by `Cq::handle_timeout`.
+    /// Look at the queue at this time, by `Cq::handle_timeout`.
     LookAt(Instant),
-    /// To report that the queue just overran.
+    /// Report that the queue just overran.
     Overrun,
 }
 

@@ -235,7 +235,7 @@ impl Network for Sender {
 /// A completion that the application is not to see before the ACK has left.
 #[derive(Debug)]
 pub(super) enum Unacknowledged {
-    /// Of a message that was received. Its queue is the queue pair's: counting a reference would wait for what was stored
+    /// Completion of a message that was received. Its queue is the queue pair's: counting a reference would wait for what was stored
     /// before to reach memory that the peer is reading.
     Received(Cqe),
     /// Made behind one of these.

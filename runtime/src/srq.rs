@@ -83,7 +83,7 @@ impl Srq {
 /// A shared receive queue, as the engine knows it.
 #[derive(Clone, Debug)]
 pub enum AnySrq {
-    /// Of this process.
+    /// SRQ of this process.
     Local(Arc<Srq>),
     /// An XRC SRQ of another one.
     Remote(Arc<RemoteSrq>),

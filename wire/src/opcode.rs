@@ -116,11 +116,11 @@ pub enum Operation {
 /// Half of a queue pair that a packet is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// For the responder.
+    /// Packet for the responder.
     Request,
-    /// For the requester (its completer).
+    /// Packet for the requester (its completer).
     Response,
-    /// For neither: congestion control, selective repeat.
+    /// Packet for neither: congestion control, selective repeat.
     Notification,
 }
 

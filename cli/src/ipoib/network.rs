@@ -13,7 +13,7 @@ pub(super) struct Network {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recipient {
     Neighbour,
-    /// For IPv4, the address of broadcasts is one of a group.
+    /// Group; for IPv4, the address of broadcasts is one.
     Group(IpAddr),
     /// Beyond a gateway, which a TUN device does not tell.
     Elsewhere,

@@ -7,7 +7,7 @@ use std::path::Path;
 /// The processes that use a folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Users {
-    /// By their numbers; at least one.
+    /// Process numbers; at least one.
     These(Vec<u32>),
     /// No user that can be seen, but a process is just becoming another program (execve(2)), and it cannot be seen with which
     /// environment.

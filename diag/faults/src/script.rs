@@ -30,7 +30,7 @@ pub enum Verdict {
     Mutate(MutationId),
     /// Delay the packet.
     Delay(Duration),
-    /// So many others of its direction overtake it.
+    /// Lets so many others of its direction overtake it.
     Reorder(u32),
     /// A response becomes a refusal.
     Refuse(Syndrome),

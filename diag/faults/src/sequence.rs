@@ -5,9 +5,9 @@ use std::time::Duration;
 /// End of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Until {
-    /// When so many packets have gone by.
+    /// Number of packets that have gone by.
     Packets(u64),
-    /// After so long.
+    /// Time that has passed.
     Time(Duration),
     /// Step that lasts to the end.
     End,

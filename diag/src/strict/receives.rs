@@ -24,9 +24,9 @@ const MOST: usize = 1 << 20;
 /// Queue in which receive requests wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RecvQueue {
-    /// In a queue pair's own receive queue.
+    /// A queue pair's own receive queue.
     Own(Qpn),
-    /// In the SRQ at this address.
+    /// The SRQ at this address.
     Shared(u64),
 }
 

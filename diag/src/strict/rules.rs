@@ -10,7 +10,7 @@ pub(super) enum Rule {
     DatagramTooShort,
     ReadWithoutDepth,
     NothingSignaled,
-    /// Of which queue.
+    /// Name of the queue.
     ListTooLong(&'static str),
     SendState,
     RecvState,

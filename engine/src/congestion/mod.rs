@@ -114,7 +114,7 @@ pub(crate) trait Controller {
     /// A packet was lost; everything before `snd_max` was in flight at that time.
     fn on_loss(&mut self, snd_max: Psn);
 
-    /// So many packets were lost of those before `snd_max`, and the others will arrive: selective repeat knows which.
+    /// A number of packets was lost of those before `snd_max`, and the others will arrive: selective repeat knows which.
     fn on_selective_loss(&mut self, _lost: u32, snd_max: Psn) {
         self.on_loss(snd_max);
     }

@@ -22,7 +22,7 @@ pub trait Quirks: fmt::Debug {
         CreditPolicy::All
     }
 
-    /// When requests are acknowledged (IBA 9.7.5.1.2).
+    /// Policy by which requests are acknowledged (IBA 9.7.5.1.2).
     #[inline(always)]
     fn acks(&self) -> AckPolicy {
         AckPolicy::Coalesced
@@ -132,7 +132,7 @@ pub enum CreditPolicy {
 /// The time and number of acknowledgements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AckPolicy {
-    /// When a packet asks for it; one ACK for all that has come.
+    /// ACK when a packet asks for it; one ACK for all that has come.
     #[default]
     Coalesced,
     /// One ACK for each packet.

@@ -91,9 +91,9 @@ pub(super) struct ToldGroup {
 pub(super) enum GroupKind {
     /// A program has joined it, for as long as the port is there.
     OfPort,
-    /// For as long as processes of the host are in the group.
+    /// Processes of the host are in the group, and the port for as long as they are.
     OfProcesses,
-    /// For as long as processes of the host are in it, in the administration of a program: other hosts do not count it.
+    /// Processes of the host are in it, in the administration of a program: other hosts do not count it.
     Elsewhere,
 }
 

@@ -56,11 +56,11 @@ pub(crate) enum Forwarded {
 /// Destination of a packet to QP1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// To this process.
+    /// Own process.
     Here,
-    /// To this process, which is to refuse it.
+    /// Own process, which is to refuse it.
     Refused,
-    /// To another process, now or later, or nowhere.
+    /// Another process, now or later, or nowhere.
     Elsewhere {
         /// Whether it waits for room in the other's mailbox.
         waits: bool,

@@ -42,7 +42,7 @@ const SEALED: u64 = 1 << 63;
 
 /// Memory that both sides see.
 pub(super) trait Storage {
-    /// How far the receiver has read.
+    /// Position up to which the receiver has read.
     fn head(&self) -> &AtomicU64;
     /// 1 while the receiver wants to be woken.
     fn doorbell(&self) -> &AtomicU32;

@@ -22,7 +22,7 @@ pub(crate) enum State {
     AddrResolved,
     RouteResolved,
     Listen,
-    /// From a request on, either way, until it ends.
+    /// Connection, from a request of either end until it ends.
     Connect,
     Disconnect,
     /// The id's device was removed: the id can only be destroyed.

@@ -21,18 +21,18 @@ pub(super) struct Wqe(pub(super) u32);
 /// Request to the process that owns an SRQ. The last two are not answered.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Request<'a> {
-    /// To be let into the domain of the file that comes along, on the interface of this index. The first on every connection.
+    /// Enter the domain of the file that comes along, on the interface of this index. The first on every connection.
     /// It is not answered, but refused by the end of the connection.
     Join { interface: u32 },
     /// Whether the domain has this SRQ.
     Find { srq: Qpn },
     /// A receive WQE.
     Take { srq: Qpn },
-    /// To copy `data` to where the WQE receives, from `offset` on.
+    /// Copy `data` to where the WQE receives, from `offset` on.
     Scatter { wqe: Wqe, offset: u64, data: &'a [u8] },
-    /// To touch memory that the peer of the queue pair `qpn` names, in the SRQ's protection domain.
+    /// Access memory that the peer of the queue pair `qpn` names, in the SRQ's protection domain.
     Access { srq: Qpn, qpn: Qpn, range: Range, act: Act<'a> },
-    /// To unbind a memory window, likewise.
+    /// Unbind a memory window, likewise.
     Invalidate { srq: Qpn, qpn: Qpn, key: Key },
     /// A message is complete.
     Complete { wqe: Wqe, cqe: Cqe },

@@ -37,9 +37,9 @@ pub enum Profile {
     NotReady,
     /// Send queues are drained and go on, again and again, and a few packets are lost.
     Draining,
-    /// At some time a buffer is deregistered.
+    /// A buffer is deregistered at some time.
     Deregister,
-    /// At some time nothing arrives any more.
+    /// No packet arrives from some time on.
     Blackhole,
     /// A request is wrong.
     Poisoned,

@@ -15,7 +15,7 @@ pub(in crate::qp) struct KeptPacket {
 #[derive(Debug)]
 pub(super) enum Payload {
     Bytes(Vec<u8>),
-    /// So many bytes, which are stored already.
+    /// Number of bytes, which are stored already.
     Stored(u16),
 }
 

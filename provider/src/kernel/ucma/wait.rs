@@ -32,9 +32,9 @@ static CLOSER: AtomicI32 = AtomicI32::new(0);
 /// Place at which a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// At this socket of a channel, or only for a look.
+    /// Socket of a channel, or only for a look.
     Channel(RawFd, bool),
-    /// For a moment, and in vain.
+    /// No place: for a moment, and in vain.
     Nowhere,
 }
 
