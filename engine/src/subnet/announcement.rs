@@ -8,7 +8,7 @@ use urxe_wire::mad::field::{Field, data, data_mut};
 use urxe_wire::mad::node::{DESCRIPTION_LEN, port_info};
 use urxe_wire::mad::subnet_vendor::{CLASS, OUI};
 use urxe_wire::mad::{MAD_LEN, Mad};
-use urxe_wire::{Guid, Lid};
+use urxe_wire::{Gid, Guid, Lid};
 
 /// Version of the class.
 pub(super) const VERSION: u8 = 1;
@@ -56,8 +56,8 @@ impl Facts {
         field.get(&self.port_info)
     }
 
-    pub(super) fn gid(&self) -> [u8; 16] {
-        self.guid.gid().octets()
+    pub(super) fn gid(&self) -> Gid {
+        self.guid.gid()
     }
 
     /// Whether a program of the host says that it is a subnet manager.

@@ -1,6 +1,7 @@
 //! Requests about memberships of the port, from a process of the host to the owner of its address, and their answers: datagrams
 //! of the class of announcements, which no program takes.
 
+use urxe_wire::Gid;
 use urxe_wire::mad::field::{Field, data, data_mut};
 use urxe_wire::mad::sa::{self, Record, member};
 use urxe_wire::mad::subnet_vendor::{self, CLASS, OUI};
@@ -92,9 +93,10 @@ impl PortMembership {
 
     /// MGID of the group; zero where the request names none.
     #[must_use]
-    pub fn mgid(&self) -> [u8; 16] {
+    pub fn mgid(&self) -> Gid {
         let is_named = self.mask & member::HAS_MGID != 0;
-        member::MGID.slice(&self.record).try_into().ok().filter(|_| is_named).unwrap_or_default()
+        let octets = member::MGID.slice(&self.record).try_into().ok().filter(|_| is_named);
+        Gid::new(octets.unwrap_or_default())
     }
 
     /// Join states that are asked for, or given up.

@@ -14,7 +14,7 @@ impl Subnet {
     pub(super) fn tell(&mut self, facts: &Facts, trap: u64) {
         self.tell_link(facts.lid());
         if self.master().is_none() {
-            self.report(trap, &facts.gid());
+            self.report(trap, facts.gid());
         }
     }
 

@@ -6,20 +6,19 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use urxe_engine::subnet::PortMembership;
+use urxe_wire::Gid;
 use urxe_wire::mad::sa::{self, Record, member};
 use urxe_wire::mad::{MAD_LEN, Mad};
 
 use super::queries::{Asker, Done};
 
-type Mgid = [u8; 16];
-
 /// Requests about memberships.
 #[derive(Debug, Default)]
 pub(super) struct Memberships {
     /// By group: the request that is on its way, and those that wait for it.
-    queues: HashMap<Mgid, VecDeque<(Asker, [u8; MAD_LEN])>>,
+    queues: HashMap<Gid, VecDeque<(Asker, [u8; MAD_LEN])>>,
     /// By group: the request that has joined it, with all join states.
-    joined: BTreeMap<Mgid, [u8; MAD_LEN]>,
+    joined: BTreeMap<Gid, [u8; MAD_LEN]>,
 }
 
 fn states(request: &[u8; MAD_LEN]) -> u64 {
@@ -41,7 +40,7 @@ fn undone(request: &[u8; MAD_LEN]) -> [u8; MAD_LEN] {
 
 impl Memberships {
     /// Takes a request. Returns whether it goes out now.
-    pub(super) fn push(&mut self, mgid: Mgid, asker: Asker, request: &[u8; MAD_LEN]) -> bool {
+    pub(super) fn push(&mut self, mgid: Gid, asker: Asker, request: &[u8; MAD_LEN]) -> bool {
         let queue = self.queues.entry(mgid).or_default();
         queue.push_back((asker, *request));
         queue.len() == 1
@@ -81,7 +80,7 @@ impl Memberships {
     }
 
     /// Requests that tell another owner what is joined. Groups that requests are on their way for are told of by these.
-    pub(super) fn claims(&self) -> Vec<(Mgid, [u8; MAD_LEN])> {
+    pub(super) fn claims(&self) -> Vec<(Gid, [u8; MAD_LEN])> {
         self.joined.iter().map(|(mgid, request)| (*mgid, *request)).collect()
     }
 
@@ -93,9 +92,9 @@ impl Memberships {
 }
 
 /// Whether a request is about a membership: its group.
-pub(super) fn group_of(request: &[u8; MAD_LEN]) -> Option<Mgid> {
+pub(super) fn group_of(request: &[u8; MAD_LEN]) -> Option<Gid> {
     let mgid = PortMembership::of_request(request)?.mgid();
-    (mgid != [0; 16]).then_some(mgid)
+    (!mgid.is_unspecified()).then_some(mgid)
 }
 
 /// A request about a membership, as the owner of the address takes it.
@@ -115,11 +114,11 @@ pub(super) fn for_administration(request: &[u8; MAD_LEN], transaction: u32) -> V
 mod tests {
     use super::*;
 
-    const GROUP: Mgid = [0xFF; 16];
+    const GROUP: Gid = Gid::new([0xFF; 16]);
 
     fn request(method: u8, states: u64) -> [u8; MAD_LEN] {
         let mut record = [0; Record::Member.len()];
-        member::MGID.put_slice(&mut record, &GROUP);
+        member::MGID.put_slice(&mut record, &GROUP.octets());
         member::JOIN_STATE.put(&mut record, states);
         sa::request(method, Record::Member, member::JOIN | member::HAS_MGID, &record)
     }
@@ -140,7 +139,7 @@ mod tests {
         let mut memberships = Memberships::default();
         assert!(memberships.push(GROUP, first, &join));
         assert!(!memberships.push(GROUP, second, &leave) && !memberships.push(GROUP, third, &join));
-        assert!(memberships.push([1; 16], first, &join), "another group");
+        assert!(memberships.push(Gid::new([1; 16]), first, &join), "another group");
         assert_eq!(memberships.done(&done(first, join, Some(0))), Some((second, leave)));
         assert_eq!(memberships.claims(), [(GROUP, join)]);
         assert_eq!(memberships.done(&done(second, leave, Some(0))), Some((third, join)));

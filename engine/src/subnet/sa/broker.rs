@@ -11,13 +11,13 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use urxe_wire::Qpn;
 use urxe_wire::mad::Mad;
 use urxe_wire::mad::sa::{self, Record, member};
+use urxe_wire::{Gid, Qpn};
 
 use super::super::announcement::{GroupKind, ToldGroup};
 use super::super::{Output, PortMembership, Refusal, Subnet};
-use super::groups::{MemberRecord, Mgid, OWN, OWN_AGE, is_sound, mgid_of};
+use super::groups::{MemberRecord, OWN, OWN_AGE, is_sound, mgid_of};
 use super::join::is_wanted;
 use super::{Failure, Request};
 use crate::mad::{Address, AgentId};
@@ -131,9 +131,9 @@ impl PortGroup {
 /// Groups of the port, by processes.
 #[derive(Debug, Default)]
 pub(super) struct Broker {
-    groups: BTreeMap<Mgid, PortGroup>,
+    groups: BTreeMap<Gid, PortGroup>,
     /// Groups of the requests that a program's administration carries out.
-    relayed: BTreeMap<u32, Mgid>,
+    relayed: BTreeMap<u32, Gid>,
     number: u32,
     is_owner: bool,
 }
@@ -151,13 +151,13 @@ impl Broker {
 
     /// Takes a group that the owner of the port's address has told of. `gid` is the port's: an announcement has the LID where the
     /// PortGID of its first group belongs.
-    pub(super) fn hear(&mut self, now: Instant, told: &ToldGroup, gid: &[u8; 16]) {
+    pub(super) fn hear(&mut self, now: Instant, told: &ToldGroup, gid: Gid) {
         let is_of_processes = told.kind != GroupKind::OfPort && is_sound(&told.record);
         let mgid = mgid_of(&told.record);
         if is_of_processes && !self.is_owner && (self.groups.len() < OWN || self.groups.contains_key(&mgid)) {
             let group = self.groups.entry(mgid).or_default();
             let mut record = told.record;
-            member::PORT_GID.put_slice(&mut record, gid);
+            member::PORT_GID.put_slice(&mut record, &gid.octets());
             (group.record, group.heard) = (Some(record), Some(now));
         }
     }
@@ -195,7 +195,7 @@ impl Broker {
     }
 
     /// Whether the request waits already, and has been sent again.
-    fn is_known(&self, mgid: Mgid, asked: &Asked) -> bool {
+    fn is_known(&self, mgid: Gid, asked: &Asked) -> bool {
         let group = self.groups.get(&mgid);
         let all =
             group.into_iter().flat_map(|group| group.current.iter().map(|(_, asked)| asked).chain(&group.waiting));
@@ -217,7 +217,7 @@ impl Subnet {
         let asked = Asked { from: Some(*from), process, membership };
         let broker = &mut self.administration.broker;
         // Where a group has no name, nobody could say later which it was.
-        if mgid == [0; 16] || !self.is_owner {
+        if mgid.is_unspecified() || !self.is_owner {
             self.tell_process(&asked, Err(sa::STATUS_INVALID));
             return Ok(());
         }
@@ -246,7 +246,7 @@ impl Subnet {
 
     /// Has a process that is gone leave its groups.
     pub fn process_is_gone(&mut self, now: Instant, process: AgentId) {
-        let mut left: Vec<(Mgid, Asked)> = Vec::new();
+        let mut left: Vec<(Gid, Asked)> = Vec::new();
         for (mgid, group) in &self.administration.broker.groups {
             if let (Some(states), Some(record)) = (group.processes.get(&process), &group.record) {
                 left.push((*mgid, Asked::leave(process, record, *states)));
@@ -256,7 +256,7 @@ impl Subnet {
             self.leave_for(now, mgid, asked);
         }
         let made = self.administration.groups.made_under_pressure(self.config.lid);
-        let made: Vec<Mgid> = made.filter(|(_, maker)| *maker == process).map(|(mgid, _)| mgid).collect();
+        let made: Vec<Gid> = made.filter(|(_, maker)| *maker == process).map(|(mgid, _)| mgid).collect();
         for mgid in made {
             self.administration.groups.remove(mgid, self.config.lid);
             self.groups_have_changed = true;
@@ -265,7 +265,7 @@ impl Subnet {
 
     /// Leaves groups of the owner before that no process has claimed.
     pub(in super::super) fn leave_unclaimed(&mut self, now: Instant) {
-        let mut left: Vec<(Mgid, Asked)> = Vec::new();
+        let mut left: Vec<(Gid, Asked)> = Vec::new();
         for (mgid, group) in &mut self.administration.broker.groups {
             if group.unclaimed.is_some_and(|at| at <= now) {
                 group.unclaimed = None;
@@ -278,7 +278,7 @@ impl Subnet {
         }
     }
 
-    fn leave_for(&mut self, now: Instant, mgid: Mgid, asked: Asked) {
+    fn leave_for(&mut self, now: Instant, mgid: Gid, asked: Asked) {
         if let Some(group) = self.administration.broker.groups.get_mut(&mgid) {
             group.waiting.push_back(asked);
         }
@@ -314,7 +314,7 @@ impl Subnet {
     }
 
     /// Carries out what waits for a group.
-    fn advance(&mut self, now: Instant, mgid: Mgid) {
+    fn advance(&mut self, now: Instant, mgid: Gid) {
         loop {
             let Some(group) = self.administration.broker.groups.get_mut(&mgid) else { return };
             if group.current.is_some() {
@@ -334,7 +334,7 @@ impl Subnet {
         }
     }
 
-    fn join_process(&mut self, now: Instant, mgid: Mgid, asked: Asked) {
+    fn join_process(&mut self, now: Instant, mgid: Gid, asked: Asked) {
         let is_relayed = self.master().is_some();
         let Some(group) = self.administration.broker.groups.get_mut(&mgid) else { return };
         let request = Asked::request(&asked.membership);
@@ -361,7 +361,7 @@ impl Subnet {
         self.tell_process(&asked, joined);
     }
 
-    fn leave_process(&mut self, now: Instant, mgid: Mgid, asked: Asked) {
+    fn leave_process(&mut self, now: Instant, mgid: Gid, asked: Asked) {
         let is_relayed = self.master().is_some();
         let Some(group) = self.administration.broker.groups.get_mut(&mgid) else { return };
         let Some(leaving) = group.leaving(&asked) else {
@@ -383,7 +383,7 @@ impl Subnet {
         self.tell_process(&asked, Ok(left));
     }
 
-    fn relay(&mut self, mgid: Mgid, asked: Asked, membership: &PortMembership) {
+    fn relay(&mut self, mgid: Gid, asked: Asked, membership: &PortMembership) {
         let broker = &mut self.administration.broker;
         broker.number = broker.number.wrapping_add(1);
         let number = broker.number;

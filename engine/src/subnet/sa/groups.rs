@@ -6,9 +6,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use urxe_wire::Lid;
 use urxe_wire::mad::field::Field;
 use urxe_wire::mad::sa::{Record, member};
+use urxe_wire::{Gid, Lid};
 
 use super::super::announcement::GROUP_LEN;
 use super::super::hosts::AGE;
@@ -26,8 +26,6 @@ const OTHERS: usize = 4096;
 /// announce them seldom: two and a half intervals.
 pub(super) const OWN_AGE: Duration = Duration::from_secs(INTERVAL_ALONE.as_secs() * 5 / 2);
 
-/// Name of a group.
-pub(super) type Mgid = [u8; 16];
 /// An `MCMemberRecord`.
 pub(super) type MemberRecord = [u8; GROUP_LEN];
 
@@ -43,15 +41,15 @@ struct Membership {
 /// Memberships by group and port. Those of other hosts end unless they are told again.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    members: BTreeMap<(Mgid, Lid), Membership>,
+    members: BTreeMap<(Gid, Lid), Membership>,
     /// Number of memberships by port.
     counts: BTreeMap<Lid, usize>,
     /// No membership is too old before.
     aged_at: Option<Instant>,
 }
 
-pub(super) fn mgid_of(record: &[u8]) -> Mgid {
-    member::MGID.slice(record).try_into().unwrap_or_default()
+pub(super) fn mgid_of(record: &[u8]) -> Gid {
+    Gid::new(member::MGID.slice(record).try_into().unwrap_or_default())
 }
 
 /// Whether a record says what a group can be.
@@ -66,12 +64,12 @@ pub(super) fn is_sound(record: &MemberRecord) -> bool {
 }
 
 impl Groups {
-    pub(super) fn of(&self, mgid: Mgid) -> impl Iterator<Item = (Lid, &MemberRecord)> {
+    pub(super) fn of(&self, mgid: Gid) -> impl Iterator<Item = (Lid, &MemberRecord)> {
         let all = self.members.range((mgid, Lid(0))..=(mgid, Lid(u16::MAX)));
         all.map(|((_, lid), membership)| (*lid, &membership.record))
     }
 
-    pub(super) fn get(&self, mgid: Mgid, lid: Lid) -> Option<&MemberRecord> {
+    pub(super) fn get(&self, mgid: Gid, lid: Lid) -> Option<&MemberRecord> {
         self.members.get(&(mgid, lid)).map(|membership| &membership.record)
     }
 
@@ -98,7 +96,7 @@ impl Groups {
         }
     }
 
-    pub(super) fn remove(&mut self, mgid: Mgid, lid: Lid) {
+    pub(super) fn remove(&mut self, mgid: Gid, lid: Lid) {
         if self.members.remove(&(mgid, lid)).is_some()
             && let Some(count) = self.counts.get_mut(&lid)
         {
@@ -107,7 +105,7 @@ impl Groups {
     }
 
     /// Groups of the port with this LID that programs have joined it to by themselves, where there is little room left.
-    pub(super) fn made_under_pressure(&self, own: Lid) -> impl Iterator<Item = (Mgid, AgentId)> {
+    pub(super) fn made_under_pressure(&self, own: Lid) -> impl Iterator<Item = (Gid, AgentId)> {
         // Each datagram asks: where there is room, nothing is looked through.
         let pressed = (self.count(own) >= OWN / 2).then_some(&self.members);
         let made = pressed.into_iter().flatten().filter(move |((_, lid), _)| *lid == own);
@@ -121,7 +119,7 @@ impl Groups {
     pub(super) fn hear<'a>(
         &mut self,
         now: Instant,
-        (lid, gid): (Lid, [u8; 16]),
+        (lid, gid): (Lid, Gid),
         own: Lid,
         groups: impl Iterator<Item = &'a MemberRecord>,
     ) -> Result<(), Refusal> {
@@ -134,7 +132,7 @@ impl Groups {
             } else {
                 let mut record = *record;
                 // A host speaks for itself.
-                member::PORT_GID.put_slice(&mut record, &gid);
+                member::PORT_GID.put_slice(&mut record, &gid.octets());
                 self.put(lid, record, now, None);
                 self.aged_at.get_or_insert(now + AGE);
             }

@@ -12,7 +12,7 @@ use urxe_wire::{Gid, Guid, Lid, PKey, mgid};
 
 use super::super::Subnet;
 use super::super::announcement::{Facts, GROUP_LEN};
-use super::groups::{MemberRecord, Mgid, is_sound, mgid_of};
+use super::groups::{MemberRecord, is_sound, mgid_of};
 use super::records::{RATES_BY_CODE, rate, rate_of_code};
 use super::select::{LIFE_TIME, MTU, RATE, as_code, choose, rate_or_none, selects};
 use super::{Failure, Request};
@@ -37,9 +37,10 @@ const DEFAULT_LIFE_TIME: u64 = 18;
 pub(super) const FIXED: u64 = 1 << 2 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
 
 /// Whether programs may make a group of this name: its flags are known, and it is not as those are that are made up here.
-fn may_be_made(group: Mgid) -> bool {
-    let (flags, scope, signature) = (group[1] >> 4, group[1] & 0xF, [group[2], group[3]]);
-    flags <= 1 && !(scope == 2 && signature == [0xA0, 0x1B])
+fn may_be_made(group: Gid) -> bool {
+    let [_, flags_and_scope, signature @ ..] = group.octets();
+    let (flags, scope) = (flags_and_scope >> 4, flags_and_scope & 0xF);
+    flags <= 1 && !(scope == 2 && signature.starts_with(&[0xA0, 0x1B]))
 }
 
 /// Whether a member of a group can be asked for by a request: it wants what the group is.
@@ -71,13 +72,13 @@ impl Subnet {
     }
 
     /// Whether a group has members, as far as the own port is concerned.
-    fn has_members(&self, group: Mgid, key: Option<u64>) -> bool {
+    fn has_members(&self, group: Gid, key: Option<u64>) -> bool {
         self.administration.groups.of(group).any(|(lid, record)| lid == self.config.lid || self.counts(record, key))
     }
 
     /// Properties of a group that has members: those that the own port has it with, else those of the most members that the
     /// own port can follow, else `None`.
-    fn model(&self, group: Mgid, key: Option<u64>) -> Option<MemberRecord> {
+    fn model(&self, group: Gid, key: Option<u64>) -> Option<MemberRecord> {
         let groups = &self.administration.groups;
         if let Some(own) = groups.get(group, self.config.lid) {
             return Some(*own);
@@ -110,11 +111,11 @@ impl Subnet {
             return Err(sa::STATUS_INVALID);
         }
         let mut group = mgid_of(wanted);
-        let is_named = mask & member::HAS_MGID != 0 && group != [0; 16];
+        let is_named = mask & member::HAS_MGID != 0 && !group.is_unspecified();
         if !is_named {
             group = self.new_group(lid);
         }
-        if group.first() != Some(&0xFF) {
+        if !group.octets().starts_with(&[0xFF]) {
             return Err(sa::STATUS_INVALID);
         }
         let groups = &self.administration.groups;
@@ -134,14 +135,14 @@ impl Subnet {
         member::JOIN_STATE.put(&mut record, joined | member::JOIN_STATE.get(wanted));
         self.administration.groups.put(lid, record, Instant::default(), maker);
         if is_new {
-            self.report(notice::GROUP_MADE, &group);
+            self.report(notice::GROUP_MADE, group);
         }
         self.groups_have_changed = true;
         self.announce_soon(now);
         Ok(vec![record.to_vec()])
     }
 
-    fn make_group(&self, request: &Request<'_>, group: Mgid, is_named: bool) -> Result<MemberRecord, Failure> {
+    fn make_group(&self, request: &Request<'_>, group: Gid, is_named: bool) -> Result<MemberRecord, Failure> {
         let (mask, wanted) = (request.mask, request.wanted);
         if mask & member::CREATE != member::CREATE {
             return Err(sa::STATUS_INSUFFICIENT_COMPONENTS);
@@ -160,12 +161,12 @@ impl Subnet {
         let group_rate = choose(mask, wanted, &RATE, DEFAULT_RATE, rates, rate_or_none);
         let life_time = choose(mask, wanted, &LIFE_TIME, DEFAULT_LIFE_TIME, 0..=DEFAULT_LIFE_TIME, as_code);
         let mut record = [0; GROUP_LEN];
-        member::MGID.put_slice(&mut record, &group);
+        member::MGID.put_slice(&mut record, &group.octets());
         for field in [member::Q_KEY, member::TRAFFIC_CLASS, member::P_KEY, member::SL, member::FLOW_LABEL] {
             field.copy(wanted, &mut record);
         }
         for (field, value) in [
-            (member::MLID, mgid::mlid(&Gid::new(group)).0.into()),
+            (member::MLID, mgid::mlid(&group).0.into()),
             (member::MTU.0, 2),
             (member::MTU.1, mtu.ok_or(sa::STATUS_INVALID)?),
             (member::RATE.0, 2),
@@ -173,7 +174,7 @@ impl Subnet {
             (member::LIFE_TIME.0, 2),
             (member::LIFE_TIME.1, life_time.ok_or(sa::STATUS_INVALID)?),
             (member::HOP_LIMIT, pick(1 << 14, member::HOP_LIMIT, 0)),
-            (member::SCOPE, u64::from(group[1] & 0xF)),
+            (member::SCOPE, u64::from(group.octets()[1] & 0xF)),
         ] {
             field.put(&mut record, value);
         }
@@ -183,13 +184,13 @@ impl Subnet {
     }
 
     /// A GID for a group whose maker names none (IBA 15.2.5.17.2): transient, of the link, with the maker's LID.
-    fn new_group(&self, lid: Lid) -> Mgid {
+    fn new_group(&self, lid: Lid) -> Gid {
         let [high, low] = lid.0.to_be_bytes();
         let numbered = |number: u16| {
             let [a, b] = number.to_be_bytes();
-            [0xFF, 0x12, 0xA0, 0x1B, 0, 0, 0, 0, 0, 0, 0, 0, high, low, a, b]
+            Gid::new([0xFF, 0x12, 0xA0, 0x1B, 0, 0, 0, 0, 0, 0, 0, 0, high, low, a, b])
         };
-        let is_free = |group: &Mgid| self.administration.groups.of(*group).next().is_none();
+        let is_free = |group: &Gid| self.administration.groups.of(*group).next().is_none();
         (1..u16::MAX).map(numbered).find(is_free).unwrap_or_default()
     }
 
@@ -216,7 +217,7 @@ impl Subnet {
         } else {
             groups.remove(group, lid);
             if !self.has_members(group, None) {
-                self.report(notice::GROUP_DELETED, &group);
+                self.report(notice::GROUP_DELETED, group);
             }
         }
         self.groups_have_changed = true;

@@ -12,10 +12,10 @@ mod tables;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use urxe_wire::Lid;
 use urxe_wire::mad::field::Field;
 use urxe_wire::mad::sa::{self, Record};
 use urxe_wire::mad::{MAD_LEN, Mad, Rmpp};
+use urxe_wire::{Gid, Lid};
 
 use super::announcement::{GroupKind, ToldGroup};
 use super::{Output, Refusal, Subnet};
@@ -56,12 +56,12 @@ impl Administration {
     pub(super) fn hear<'a>(
         &mut self,
         now: Instant,
-        host: (Lid, [u8; 16]),
+        host: (Lid, Gid),
         own: Lid,
         groups: impl Iterator<Item = &'a ToldGroup> + Clone,
     ) -> Result<(), Refusal> {
         if host.0 == own {
-            groups.clone().for_each(|group| self.broker.hear(now, group, &host.1));
+            groups.clone().for_each(|group| self.broker.hear(now, group, host.1));
         }
         // What a program administers, it knows.
         let here = groups.filter(|group| group.kind != GroupKind::Elsewhere);

@@ -7,7 +7,7 @@ use urxe_wire::mad::field::Field;
 use urxe_wire::mad::node::{port_info, sm_info};
 use urxe_wire::mad::sa::{self, ATTRIBUTE, Record, link, multi_path, path};
 use urxe_wire::mad::topology::Switch;
-use urxe_wire::{Lid, PKey};
+use urxe_wire::{Gid, Lid, PKey};
 
 use super::super::hosts::Neighbour;
 use super::super::{Subnet, sma};
@@ -166,7 +166,7 @@ impl Subnet {
         let wants_all = request.header.method == sa::METHOD_GET_TABLE && mask & path::HAS_DESTINATION == 0;
         let is_from_anywhere = wants_all || mask & path::HAS_SOURCE != 0;
         let is_source = |end: &&End| {
-            let by_gid = mask & 1 << 3 == 0 || path::SGID.slice(wanted) == end.gid;
+            let by_gid = mask & 1 << 3 == 0 || path::SGID.slice(wanted) == end.gid.octets();
             let by_lid = mask & 1 << 5 == 0 || path::SLID.get(wanted) == u64::from(end.lid.0);
             let is_asker = is_from_anywhere || end.lid == self.config.lid;
             by_gid && by_lid && is_asker
@@ -195,7 +195,7 @@ impl Subnet {
         let (gids, _) = wanted.get(multi_path::GIDS..).unwrap_or_default().as_chunks::<16>();
         let gids = gids.get(..sources + destinations).ok_or(sa::STATUS_INVALID)?;
         let ends = self.ends();
-        if !gids.iter().all(|gid| ends.iter().any(|end| end.gid == *gid)) {
+        if !gids.iter().all(|gid| ends.iter().any(|end| end.gid == Gid::new(*gid))) {
             return Err(sa::STATUS_INVALID_GID);
         }
         let mut pattern = vec![0; Record::Path.len()];
@@ -223,7 +223,7 @@ impl Subnet {
         });
         let switches = self.hosts.switches().map(|switch| {
             let info = self.switch_port(switch, 0);
-            let gid = switch.guid().gid().octets();
+            let gid = switch.guid().gid();
             End { lid: switch.lid(), gid, mtu: port_info::NEIGHBOR_MTU.get(&info), rate: rate(&info) }
         });
         hosts.chain(switches).collect()
@@ -231,8 +231,8 @@ impl Subnet {
 
     fn path(&self, from: &End, to: &End) -> Vec<u8> {
         let mut bytes = vec![0; Record::Path.len()];
-        path::DGID.put_slice(&mut bytes, &to.gid);
-        path::SGID.put_slice(&mut bytes, &from.gid);
+        path::DGID.put_slice(&mut bytes, &to.gid.octets());
+        path::SGID.put_slice(&mut bytes, &from.gid.octets());
         for (field, value) in [
             (path::DLID, to.lid.0.into()),
             (path::SLID, from.lid.0.into()),
@@ -254,7 +254,7 @@ impl Subnet {
 /// One end of a path.
 struct End {
     lid: Lid,
-    gid: [u8; 16],
+    gid: Gid,
     mtu: u64,
     rate: u64,
 }

@@ -5,11 +5,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use urxe_wire::Qpn;
 use urxe_wire::mad::field::{Field, data_mut};
 use urxe_wire::mad::node::notice;
 use urxe_wire::mad::sa::{self, Record, inform};
 use urxe_wire::mad::{MAD_LEN, Mad};
+use urxe_wire::{Gid, Qpn};
 
 use super::super::{Output, Subnet};
 use super::{Failure, Request};
@@ -90,7 +90,7 @@ impl Subnet {
     }
 
     /// Reports a trap about a GID to those that have subscribed to it.
-    pub(in super::super) fn report(&mut self, trap: u64, gid: &[u8; 16]) {
+    pub(in super::super) fn report(&mut self, trap: u64, gid: Gid) {
         let mut to = Vec::new();
         for subscription in &mut self.administration.subscriptions {
             if subscription.trap == trap || subscription.trap == ALL_TRAPS {
@@ -113,8 +113,8 @@ impl Subnet {
             ] {
                 field.put(data, value);
             }
-            notice::GID.put_slice(data, gid);
-            notice::ISSUER_GID.put_slice(data, gid);
+            notice::GID.put_slice(data, &gid.octets());
+            notice::ISSUER_GID.put_slice(data, &gid.octets());
             self.put(Output::Message(to, message.to_vec(), Some(REPORT_TIMEOUT)));
         }
     }

@@ -130,7 +130,7 @@ fn subscriptions_end_with_their_programs() {
     };
     let reports = |net: &mut Net| {
         let subnet = &mut net.hosts[0].1;
-        subnet.report(notice::IN_SERVICE, &gid_of(Lid(5)));
+        subnet.report(notice::IN_SERVICE, Gid::new(gid_of(Lid(5))));
         core::iter::from_fn(|| subnet.poll_output())
             .filter_map(|output| match output {
                 Output::Message(to, message, Some(_)) => {
