@@ -113,6 +113,12 @@ impl Route {
         !self.inside && self.link().is_none_or(Link::has_lost)
     }
 
+    /// Position in shared memory that the peer's process has yet to read to, if it has: `since`, or the end of what has been sent.
+    /// `None` by UDP, which does not say.
+    pub fn unread(&self, since: Option<u64>) -> Option<u64> {
+        self.link()?.unread(since)
+    }
+
     /// Leaves the last ACK of a queue pair where its peer's process finds it if this one ends before it has sent the ACK, by
     /// whatever way. False if there is no such place: the peer is on another host, or another user's. It stays until
     /// [`Route::take_back_ack`], and a later one takes its place.

@@ -4,6 +4,7 @@ mod direct;
 mod handles;
 mod inside;
 mod last_ack;
+mod unread;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,7 @@ use crate::xrc::rx_queue;
 use crate::xrc::target::Target;
 use inside::Inbox;
 use last_ack::LastAck;
+use unread::UnreadByPeer;
 
 /// How many rounds of READ responses are sent before others get a turn.
 const ROUNDS: usize = 8;
@@ -61,6 +63,7 @@ struct Inner {
     /// Completions that the application sees when the ACK of their messages has left.
     unacknowledged: Vec<Unacknowledged>,
     last_ack: LastAck,
+    unread: UnreadByPeer,
     /// Sides of direct requests: shown to the peer, and of the peer; `None` on a device without them.
     sides: Option<Box<Sides>>,
     /// The queue pair of this process that got packets last.
@@ -149,6 +152,7 @@ impl Qp {
                 delayed_ack: DelayedAck::default(),
                 unacknowledged: Vec::new(),
                 last_ack: LastAck::default(),
+                unread: None,
                 sides: (port.gives_direct_access() && is_connected)
                     .then(|| Box::new(Sides::new(Weak::<Self>::clone(qp)))),
                 neighbor: Weak::new(),

@@ -1,5 +1,8 @@
 //! Processes of one host that exchange packets through shared memory.
 
+use std::thread;
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use serde_json::Value;
 use urxe_tests::{GID_IPV4, GID_IPV6, Host, Perftest, PingPong, Process, TIMEOUT, World, artifacts, scapy, wait_until};
@@ -96,6 +99,31 @@ fn a_peer_without_a_processor_is_sent_nothing_again_before_the_ack_timeout() -> 
         Ok(asker["ack_timeout"].as_u64() > Some(0))
     })?;
     ensure!(asker["completer_retry_err"] == 0 && asker["tx_no_buffer"] == 0, "{asker}");
+    end([server, client])
+}
+
+//= spec/hosts.md#net-024
+//= type=test
+//# A peer of this host SHOULD NOT be taken for silent within a second after the ACK timeout while it has not read what it was sent.
+#[test]
+fn a_peer_may_be_without_a_processor_for_longer_than_all_retries() -> Result<()> {
+    let world = world()?;
+    let host = world.host();
+    // An ACK timeout of 67 ms, eight times.
+    let args = ["--use_old_post_send", "-s", "64", "-t", "1", "-u", "14", "-D", "300"];
+    let Perftest { server, client } = Perftest::start("ib_write_bw", &args, host, host)?;
+    let sent = |of: &Value| of["tx_packets"].as_u64().unwrap_or_default();
+    counters(host, 1000)?;
+    server.signal(libc::SIGSTOP)?;
+    // Four times what the client would wait for a peer that reads.
+    thread::sleep(Duration::from_secs(2));
+    let report: Value = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
+    let most =
+        report.as_array().into_iter().flatten().map(|device| sent(&device["counters"])).max().unwrap_or_default();
+    server.signal(libc::SIGCONT)?;
+    for of in counters(host, most + 1000)? {
+        ensure!(of["completer_retry_err"] == 0, "{of}");
+    }
     end([server, client])
 }
 

@@ -185,6 +185,11 @@ impl Link {
         lost
     }
 
+    /// Position that the receiver has yet to reach, if it has: `since`, or the end of what has been put in.
+    pub(crate) fn unread(&self, since: Option<u64>) -> Option<u64> {
+        self.lock().producer.unread(since)
+    }
+
     /// Whether packets go through it.
     #[inline]
     pub(crate) fn carries_packets(&self) -> bool {

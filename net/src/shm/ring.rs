@@ -126,6 +126,12 @@ impl<S: Storage> Producer<S> {
         }
     }
 
+    /// Position that the receiver has yet to reach, if it has: `since`, or the end of what has been put in.
+    pub(super) fn unread(&mut self, since: Option<u64>) -> Option<u64> {
+        let end = since.unwrap_or(self.tail);
+        (self.look() < end).then_some(end)
+    }
+
     /// Position of the receiver when it was last looked at.
     pub(super) const fn seen(&self) -> u64 {
         self.head

@@ -112,7 +112,8 @@ impl Device {
     }
 
     /// The peers of these queue pairs are silent, it seems; but their answers may have come and lie unread, because the program
-    /// had no processor, or has much to read. To send all again would make it more. So that is read before.
+    /// had no processor, or has much to read. To send all again would make it more. So that is read before. A peer of this host may have
+    /// had no processor either: the requests lie in shared memory, where one sees that.
     //= spec/hosts.md#net-023
     //# What has arrived SHOULD be read before a peer is taken for silent.
     #[cold]
@@ -121,7 +122,7 @@ impl Device {
         for qp in silent {
             let is_all_read = is_all_read & self.catch_up_inside(qp);
             let waits = match silent_since(qp, now) {
-                Some(at) if is_all_read || now.since(at) >= TUNING.unread_most => {
+                Some(at) if is_all_read && !qp.is_unread_by_peer(at) || now.since(at) >= TUNING.unread_most => {
                     self.with_work(|work| qp.handle_timeout(work));
                     false
                 }

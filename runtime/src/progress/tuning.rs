@@ -71,7 +71,7 @@ pub struct Tuning {
     pub full_ring_retry: Duration,
     /// Time between two looks whether all that has come is read, while an ACK timeout waits for that.
     pub unread_retry: Duration,
-    /// Longest time for which an ACK timeout waits for that, whoever sends more than can be read.
+    /// Longest time for which an ACK timeout waits for that, whoever sends more than can be read, or for a peer of this host to read.
     pub unread_most: Duration,
     /// Time between two attempts of a process that exits to receive, while another thread does.
     pub exit_retry: Duration,
