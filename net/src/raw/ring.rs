@@ -95,6 +95,11 @@ impl Ring {
         self.status(self.next).load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
     }
 
+    /// Whether less than half of the slots have frames.
+    pub(super) fn has_room(&self) -> bool {
+        self.status((self.next + self.slots / 2) % self.slots).load(Ordering::Relaxed) & libc::TP_STATUS_USER == 0
+    }
+
     /// Hands frames to `each`, oldest first, up to `most`. Those that a slot was too short for come by `take_long`, one a call.
     /// Returns how many there were.
     pub(super) fn take(

@@ -120,6 +120,12 @@ impl RawRx {
         self.ring.has_frames() || self.xdp.as_ref().is_some_and(XdpRx::has_frames)
     }
 
+    /// Whether less than half of the ring is full.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.ring.has_room()
+    }
+
     /// Hands frames to `each`, oldest first, up to `most` of each ring. Returns how many there were.
     pub fn receive(&mut self, most: usize, mut each: impl FnMut(RawFrame<'_>)) -> usize {
         let Self { ring, xdp, socket } = self;

@@ -136,6 +136,11 @@ impl Device {
         }
     }
 
+    /// Whether what has come waits for the next poll: raw frames may, and nobody waits for an ACK of them.
+    fn leaves_frames(&self, now: Instant) -> bool {
+        self.raw().leaves_frames() && self.policy.is_polling_frames(now)
+    }
+
     /// Whether the application has polled in vain since then.
     pub(super) fn polled_since(&self, then: Instant) -> bool {
         self.policy.polled_since(then)
@@ -174,7 +179,8 @@ fn run(port: &Device) {
             short_sleeps = ProgressPolicy::short_sleeps(short_sleeps, slept, readable);
             readable
         };
-        if readable && port.policy.is_busy_polling(clock::now()) {
+        let now = clock::now();
+        if readable && (port.policy.is_busy_polling(now) || port.leaves_frames(now)) {
             is_left = stand_by(port, sockets, is_left);
             acks_wait = false;
         } else if readable || acks_wait {
@@ -226,7 +232,8 @@ fn spin_before_sleep(port: &Device, spin: Duration) -> Option<Drained> {
 fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
     let watch = &port.policy.watchdog;
     watch.begin(clock::now());
-    while port.policy.is_polling(clock::now()) && !port.stop.load(Ordering::Acquire) {
+    let polls = |now| port.policy.is_polling(now) || port.leaves_frames(now);
+    while polls(clock::now()) && !port.stop.load(Ordering::Acquire) {
         // Those who poll see to timers as well, or put the watch's off no more.
         let expired = sleep(port, watch.fd(), None);
         if port.stop.load(Ordering::Acquire) {
@@ -242,7 +249,7 @@ fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
             continue;
         }
         port.send_overdue_acks();
-        if is_left || is_readable(sockets, Duration::ZERO) {
+        if !port.leaves_frames(now) && (is_left || is_readable(sockets, Duration::ZERO)) {
             is_left = port.drain_all(AckMode::Delay).is_left;
             watch.begin(clock::now());
         } else {

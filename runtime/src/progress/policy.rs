@@ -105,6 +105,11 @@ impl ProgressPolicy {
         self.polled_within(now, TUNING.busy_polling)
     }
 
+    /// Tells whether the application has polled so lately that raw frames are left to it.
+    pub(crate) fn is_polling_frames(&self, now: Instant) -> bool {
+        self.polled_within(now, TUNING.polling_frames)
+    }
+
     /// Counts short sleeps in a row: `before`, and one that took `slept` and ended with packets if `is_readable`.
     pub(crate) fn short_sleeps(before: u32, slept: Duration, is_readable: bool) -> u32 {
         if is_readable && slept < scaled(TUNING.short_sleep) { before + 1 } else { 0 }

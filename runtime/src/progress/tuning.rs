@@ -54,6 +54,9 @@ pub struct Tuning {
     /// A polling application polls more often than this, even where a waking thread takes its processor: interrupting a busy
     /// processor of a virtual machine takes 20 µs and more.
     pub busy_polling: Duration,
+    /// A poll this recent says that the application will fetch raw frames itself: they wait in a ring of thousands, as in the queue of a
+    /// NIC, and a program that forwards them handles hundreds between two polls.
+    pub polling_frames: Duration,
     /// Packets at once that are a burst, which others follow.
     pub burst: usize,
     /// Spinning before sleep, after a burst: a sender takes 25 µs for two long runs, and more when it is told of a
@@ -102,6 +105,7 @@ impl Tuning {
         spins: 16,
         polling: Duration::from_micros(250),
         busy_polling: Duration::from_micros(60),
+        polling_frames: Duration::from_millis(10),
         burst: 16,
         spin_before_sleep: Duration::from_micros(60),
         short_sleep: Duration::from_micros(40),

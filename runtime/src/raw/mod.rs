@@ -26,7 +26,7 @@ use urxe_engine::flow::{Class, FlowTable, Rule, RuleId, filter, xdp};
 use urxe_net::Port;
 use urxe_net::raw::{Instruction, MacAddress, RawRx, RawRxSocket, RawTx};
 
-use super::lock;
+use super::{lock, try_lock};
 use pacing::Paced;
 
 pub use qp::{RawQp, RawQpConfig};
@@ -190,6 +190,11 @@ impl Raw {
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether frames may come, and have room to wait in the ring.
+    pub(crate) fn leaves_frames(&self) -> bool {
+        self.has_rules() && try_lock(&self.rx).is_none_or(|rx| rx.as_ref().is_some_and(RawRx::has_room))
     }
 
     /// Gives up the receiving socket, whose open file the ring's mapping would keep.
