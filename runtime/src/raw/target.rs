@@ -72,7 +72,8 @@ impl Rss {
 
     /// Returns the queue that a frame is for.
     pub(super) fn queue(&self, headers: &Headers<'_>) -> &Arc<RecvQueue> {
-        let at = self.hash.hash(headers) as usize & (self.queues.len() - 1);
+        let last = self.queues.len() - 1;
+        let at = if last == 0 { 0 } else { self.hash.hash(headers) as usize & last };
         self.queues.get(at).unwrap_or(&self.first)
     }
 }
