@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 use super::device::{self, Device};
 use super::{fork_safe_mutex, lock};
 use crate::memory::shared_pages;
+use crate::progress::several_devices;
 
 /// How many forks away from the process that loaded us: what was made at another generation is dead.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -70,7 +71,11 @@ pub fn remember(port: &Arc<Device>) {
         // SAFETY: a function that stays loaded. It fails only without memory.
         unsafe { libc::atexit(at_exit) };
     });
-    lock(&PORTS).push(Arc::clone(port));
+    let mut ports = lock(&PORTS);
+    ports.push(Arc::clone(port));
+    if ports.len() > 1 {
+        several_devices::are_there();
+    }
 }
 
 /// Closes it and forgets it; no fork comes in between.

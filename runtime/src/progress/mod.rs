@@ -28,6 +28,7 @@ pub(crate) mod policy;
 mod poll_backoff;
 mod poll_watchdog;
 pub(crate) mod polls_in_vain;
+pub(crate) mod several_devices;
 pub(crate) mod sleep_deadline;
 mod time_scale;
 pub mod tuning;
@@ -109,7 +110,7 @@ impl Device {
             self.woken();
             self.progress(AckMode::Delay, &LazyInstant::default());
         }
-        self.policy.poll_found(Some(clock::now()));
+        self.policy.poll_parked(clock::now());
     }
 
     /// A poll found packets.

@@ -13,6 +13,7 @@ use urxe_engine::{Clock, Instant};
 use super::clock_sampler::ClockSampler;
 use super::poll_backoff::{Backoff, PollBackoff};
 use super::poll_watchdog::PollWatchdog;
+use super::several_devices;
 use super::time_scale::scaled;
 use super::tuning::TUNING;
 
@@ -54,10 +55,16 @@ impl ProgressPolicy {
 
     /// Records that a poll found packets; `now` if it has read the clock.
     pub(crate) fn poll_found(&self, now: Option<Instant>) {
+        several_devices::found(now);
         match now {
             Some(now) => self.backoff.found(now),
             None => self.backoff.found_unseen(),
         }
+    }
+
+    /// Records that a poll has parked until now.
+    pub(crate) fn poll_parked(&self, now: Instant) {
+        self.backoff.found(now);
     }
 
     /// Records the number of packets that a poll of a spinning application found.
@@ -67,7 +74,13 @@ impl ProgressPolicy {
 
     /// Decides what an empty poll does next.
     pub(crate) fn poll_empty(&self, now: Instant) -> Backoff {
-        self.backoff.found_nothing(now)
+        let next = self.backoff.found_nothing(now);
+        if next != Backoff::Spin && several_devices::found_within(now, scaled(TUNING.yield_after)) {
+            // Asked again when that time is over.
+            self.backoff.found(now);
+            return Backoff::Spin;
+        }
+        next
     }
 
     /// Records how long a yield took.
@@ -145,6 +158,19 @@ mod tests {
     }
 
     /// A poll that parks says so: the thread waits until the park is over.
+    #[test]
+    fn a_thread_that_finds_something_at_another_device_spins_on() {
+        several_devices::are_there();
+        let (busy, idle) = (ProgressPolicy::new().unwrap(), ProgressPolicy::new().unwrap());
+        idle.poll_empty(at(0));
+        busy.poll_found(Some(at(30)));
+        assert_eq!(idle.poll_empty(at(40)), Backoff::Spin);
+        assert_eq!(idle.poll_empty(at(79)), Backoff::Spin, "asked again later");
+        assert_eq!(idle.poll_empty(at(80)), Backoff::Yield, "nothing has been found for long");
+        idle.poll_parked(at(600));
+        assert_eq!(idle.poll_empty(at(640)), Backoff::Yield, "nor while it was parked");
+    }
+
     #[test]
     fn a_parked_poll_counts_as_polling() {
         let policy = ProgressPolicy::new().unwrap();
