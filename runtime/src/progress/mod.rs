@@ -33,6 +33,7 @@ pub(crate) mod sleep_deadline;
 mod time_scale;
 pub mod tuning;
 
+use std::iter;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -46,11 +47,14 @@ use urxe_net::cancellation::CancelGuard;
 use super::clock::LazyInstant;
 use super::device::{Device, Drained, FEW};
 use super::threads::{ask_for_promptness, without_signals};
-use super::{clock, port_events, sanitizer};
+use super::{clock, fork, port_events, sanitizer};
 use delayed_ack::AckMode;
 use policy::ProgressPolicy;
 use poll_backoff::Backoff;
 use tuning::TUNING;
+
+/// Devices beside its own that a parked poll watches.
+const MOST_BESIDE: usize = 7;
 
 impl Device {
     /// The application found its completion queue empty: makes progress in its thread.
@@ -102,13 +106,27 @@ impl Device {
         }
     }
 
-    /// Sleeps until something comes, for a moment at most, and takes it.
+    /// Sleeps until something comes, for a moment at most, and takes it. What comes to another device that the application polls ends the
+    /// sleep, too.
     #[cold]
     fn park(&self) {
         let _guard = CancelGuard::new();
-        if self.prepare_to_wait() && is_readable(self.net().epoll_fd(), TUNING.park) {
-            self.woken();
-            self.progress(AckMode::Delay, &LazyInstant::default());
+        let now = clock::now();
+        let beside: [Option<Arc<Self>>; MOST_BESIDE] = fork::others(self, |other| other.policy.is_polling(now));
+        let devices = || iter::once(self).chain(beside.iter().flatten().map(Arc::as_ref));
+        if devices().all(Self::prepare_to_wait) {
+            // A negative number is no descriptor.
+            let mut sockets = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; MOST_BESIDE + 1];
+            for (socket, device) in sockets.iter_mut().zip(devices()) {
+                socket.fd = device.net().epoll_fd();
+            }
+            wait_for_any(&mut sockets, TUNING.park);
+            for (_, device) in sockets.iter().zip(devices()).filter(|(socket, _)| socket.revents != 0) {
+                device.woken();
+            }
+            if sockets[0].revents != 0 {
+                self.progress(AckMode::Delay, &LazyInstant::default());
+            }
         }
         self.policy.poll_parked(clock::now());
     }
@@ -250,7 +268,7 @@ fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
             continue;
         }
         port.send_overdue_acks();
-        if !port.leaves_frames(now) && (is_left || is_readable(sockets, Duration::ZERO)) {
+        if !port.leaves_frames(now) && (is_left || is_readable(sockets)) {
             is_left = port.drain_all(AckMode::Delay).is_left;
             watch.begin(clock::now());
         } else {
@@ -264,12 +282,18 @@ fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
     is_left
 }
 
-/// Whether the descriptor is readable, or becomes so within this time.
-fn is_readable(fd: RawFd, within: Duration) -> bool {
-    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let limit = timespec(within);
-    // SAFETY: one entry, and a time that outlives the call.
-    unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) > 0 }
+/// Whether the descriptor is readable.
+fn is_readable(fd: RawFd) -> bool {
+    let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    wait_for_any(&mut polled, Duration::ZERO);
+    polled[0].revents != 0
+}
+
+/// Sleeps until one of the descriptors is readable, for so long at most.
+fn wait_for_any(polled: &mut [libc::pollfd], most: Duration) {
+    let limit = timespec(most);
+    // SAFETY: as many entries as there are, and a time that outlives the call. Nothing is readable if it fails.
+    unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &raw const limit, std::ptr::null()) };
 }
 
 fn timespec(time: Duration) -> libc::timespec {

@@ -160,7 +160,7 @@ mod tests {
     /// A poll that parks says so: the thread waits until the park is over.
     #[test]
     fn a_thread_that_finds_something_at_another_device_spins_on() {
-        several_devices::are_there();
+        crate::fork::note_several();
         let (busy, idle) = (ProgressPolicy::new().unwrap(), ProgressPolicy::new().unwrap());
         idle.poll_empty(at(0));
         busy.poll_found(Some(at(30)));

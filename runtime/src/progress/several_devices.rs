@@ -5,38 +5,31 @@
 //! wait meanwhile. So what a thread finds at one device keeps it from yielding and parking at the others.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use urxe_engine::Instant;
 
+use crate::fork;
+
 /// "At a time that nobody has looked at."
 const UNSEEN: u64 = u64::MAX;
-
-/// The process has opened more than one device.
-static ARE_THERE: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// When a poll of this thread found something last, in nanoseconds.
     static FOUND: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Notes that the process has opened more than one device.
-pub(crate) fn are_there() {
-    ARE_THERE.store(true, Ordering::Relaxed);
-}
-
 /// Notes that a poll of the calling thread has found something, of any device.
 #[inline]
 pub(super) fn found(now: Option<Instant>) {
-    if ARE_THERE.load(Ordering::Relaxed) {
+    if fork::are_several() {
         FOUND.set(now.map_or(UNSEEN, Instant::as_nanos));
     }
 }
 
 /// Whether a poll of the calling thread has found something within this time, of any device.
 pub(super) fn found_within(now: Instant, age: Duration) -> bool {
-    if !ARE_THERE.load(Ordering::Relaxed) {
+    if !fork::are_several() {
         return false;
     }
     if FOUND.get() == UNSEEN {
@@ -52,7 +45,7 @@ mod tests {
 
     #[test]
     fn what_a_thread_has_found_is_its_own() {
-        are_there();
+        fork::note_several();
         let (start, age) = (Instant::from_nanos(1_000_000_000), Duration::from_micros(40));
         assert!(!found_within(start, age), "nothing has been found yet");
         found(Some(start));
