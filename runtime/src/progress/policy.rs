@@ -157,7 +157,18 @@ mod tests {
         assert!(policy.stops_polling() && !policy.stops_polling(), "the thread is told once");
     }
 
-    /// A poll that parks says so: the thread waits until the park is over.
+    #[test]
+    fn raw_frames_are_left_to_an_application_for_longer() {
+        let policy = ProgressPolicy::new().unwrap();
+        assert!(!policy.is_polling_frames(at(0)), "it has never polled");
+        policy.polls(at(0), at(0));
+        assert!(!policy.is_polling(at(9_999)) && policy.is_polling_frames(at(9_999)));
+        assert!(!policy.is_polling_frames(at(10_000)));
+        policy.polls(at(20_000), at(20_000));
+        policy.stops_polling();
+        assert!(!policy.is_polling_frames(at(20_001)), "it waits for an event");
+    }
+
     #[test]
     fn a_thread_that_finds_something_at_another_device_spins_on() {
         crate::fork::note_several();
@@ -171,6 +182,7 @@ mod tests {
         assert_eq!(idle.poll_empty(at(640)), Backoff::Yield, "nor while it was parked");
     }
 
+    /// A poll that parks says so: the thread waits until the park is over.
     #[test]
     fn a_parked_poll_counts_as_polling() {
         let policy = ProgressPolicy::new().unwrap();

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_thread_has_found_is_its_own() {
+    fn threads_remember_their_own_finds() {
         fork::note_several();
         let (start, age) = (Instant::from_nanos(1_000_000_000), Duration::from_micros(40));
         assert!(!found_within(start, age), "nothing has been found yet");
