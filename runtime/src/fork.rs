@@ -7,21 +7,19 @@
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 
 use super::device::{self, Device};
 use super::{fork_safe_mutex, lock};
 use crate::memory::shared_pages;
+use crate::progress::several_devices;
 
 /// How many forks away from the process that loaded us: what was made at another generation is dead.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Ports open in this process. Held over a fork, so that the child finds it whole.
 static PORTS: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
-
-/// More than one port has been open at a time.
-static SEVERAL: AtomicBool = AtomicBool::new(false);
 
 /// A port is being opened; taken before [`PORTS`].
 static OPENING: Mutex<()> = Mutex::new(());
@@ -76,26 +74,15 @@ pub fn remember(port: &Arc<Device>) {
     let mut ports = lock(&PORTS);
     ports.push(Arc::clone(port));
     if ports.len() > 1 {
-        note_several();
+        several_devices::note_several();
     }
-}
-
-/// Notes that more than one port is open.
-pub(crate) fn note_several() {
-    SEVERAL.store(true, Ordering::Relaxed);
-}
-
-/// Whether more than one port has been open at a time.
-#[inline]
-pub(crate) fn are_several() -> bool {
-    SEVERAL.load(Ordering::Relaxed)
 }
 
 /// Returns other ports of the process that satisfy a condition, the first `N`; none while one is opened or closed. Allocates nothing: a
 /// signal handler may call.
 pub(crate) fn others<const N: usize>(port: &Device, wanted: impl Fn(&Device) -> bool) -> [Option<Arc<Device>>; N] {
     let mut found = [const { None }; N];
-    if are_several()
+    if several_devices::are_several()
         && let Ok(ports) = PORTS.try_lock()
     {
         let others = ports.iter().filter(|other| !std::ptr::eq(Arc::as_ptr(other), port) && wanted(other));

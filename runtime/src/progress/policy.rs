@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_finds_something_at_another_device_spins_on() {
-        crate::fork::note_several();
+        several_devices::note_several();
         let (busy, idle) = (ProgressPolicy::new().unwrap(), ProgressPolicy::new().unwrap());
         idle.poll_empty(at(0));
         busy.poll_found(Some(at(30)));

@@ -5,31 +5,44 @@
 //! wait meanwhile. So what a thread finds at one device keeps it from yielding and parking at the others.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use urxe_engine::Instant;
 
-use crate::fork;
-
 /// "At a time that nobody has looked at."
 const UNSEEN: u64 = u64::MAX;
+
+/// More than one device has been open at a time.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// When a poll of this thread found something last, in nanoseconds.
     static FOUND: Cell<u64> = const { Cell::new(0) };
 }
 
+/// Notes that more than one device is open.
+pub(crate) fn note_several() {
+    SEVERAL.store(true, Ordering::Relaxed);
+}
+
+/// Whether more than one device has been open at a time.
+#[inline]
+pub(crate) fn are_several() -> bool {
+    SEVERAL.load(Ordering::Relaxed)
+}
+
 /// Notes that a poll of the calling thread has found something, of any device.
 #[inline]
 pub(super) fn found(now: Option<Instant>) {
-    if fork::are_several() {
+    if are_several() {
         FOUND.set(now.map_or(UNSEEN, Instant::as_nanos));
     }
 }
 
 /// Whether a poll of the calling thread has found something within this time, of any device.
 pub(super) fn found_within(now: Instant, age: Duration) -> bool {
-    if !fork::are_several() {
+    if !are_several() {
         return false;
     }
     if FOUND.get() == UNSEEN {
@@ -45,7 +58,7 @@ mod tests {
 
     #[test]
     fn threads_remember_their_own_finds() {
-        fork::note_several();
+        note_several();
         let (start, age) = (Instant::from_nanos(1_000_000_000), Duration::from_micros(40));
         assert!(!found_within(start, age), "nothing has been found yet");
         found(Some(start));
