@@ -207,6 +207,14 @@ impl Port {
         self.fds.epoll()
     }
 
+    /// Whether anything but raw frames makes [`epoll_fd`](Self::epoll_fd) readable now.
+    pub fn is_readable_besides_raw(&self) -> bool {
+        // More than the packet sockets of a device, by XDP one a queue of the interface.
+        let mut keys = [0; 64];
+        let ready = self.fds.ready(&mut keys);
+        keys.iter().take(ready).any(|key| EpollKey::unpack(*key) != Some(EpollKey::Raw))
+    }
+
     /// A way to `to`, for as many packets as one likes. Looks for a socket to share or opens one.
     ///
     /// # Errors

@@ -155,7 +155,7 @@ impl Device {
         }
     }
 
-    /// Whether what has come waits for the next poll: raw frames may, and nobody waits for an ACK of them.
+    /// Whether raw frames wait for the next poll: nobody waits for an ACK of them, as of RoCE's packets.
     fn leaves_frames(&self, now: Instant) -> bool {
         self.raw().leaves_frames() && self.policy.is_polling_frames(now)
     }
@@ -268,7 +268,12 @@ fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
             continue;
         }
         port.send_overdue_acks();
-        if !port.leaves_frames(now) && (is_left || is_readable(sockets)) {
+        let has_come = if port.leaves_frames(now) {
+            port.net().is_readable_besides_raw()
+        } else {
+            is_left || is_readable(sockets)
+        };
+        if has_come {
             is_left = port.drain_all(AckMode::Delay).is_left;
             watch.begin(clock::now());
         } else {
