@@ -163,8 +163,10 @@ impl World {
             host.set_env("URXE_NETDEV", "veth0");
             *host.address.lock().unwrap_or_else(PoisonError::into_inner) = format!("10.77.0.{last}");
         }
-        // The link-local addresses, which duplicate address detection holds back for a second or two.
+        // The link-local addresses come when the kernel has noticed that the link is up, and duplicate address detection holds them
+        // back for another second or two.
         for host in hosts {
+            host.wait_for_links(&["veth0"])?;
             wait_until("veth0 has its addresses", || {
                 Ok(!host.run("ip", &["-6", "address", "show", "dev", "veth0", "tentative"])?.stdout.contains("inet6"))
             })?;
@@ -190,6 +192,18 @@ impl Host {
             env: Mutex::new(env.to_vec()),
             address: Mutex::new("127.0.0.1".to_owned()),
             next_port: AtomicU16::new(18515),
+        })
+    }
+
+    /// Waits until the kernel says that these interfaces are up, which is up to a second after they were set up.
+    pub fn wait_for_links<T: AsRef<str>>(&self, names: &[T]) -> Result<()> {
+        wait_until("the links are up", || {
+            let links = self.run("ip", &["-o", "link", "show", "up"])?.stdout;
+            let is_up = |name: &str| {
+                let of_it = |line: &str| line.split([':', '@']).nth(1).is_some_and(|word| word.trim() == name);
+                links.lines().any(|line| of_it(line) && line.contains("state UP"))
+            };
+            Ok(names.iter().all(|name| is_up(name.as_ref())))
         })
     }
 

@@ -22,11 +22,18 @@ fn rails(world: &World) -> Result<Host> {
         }
         host.run("sh", &["-ec", &script])?;
     }
+    for host in [world.host(), &other] {
+        host.wait_for_links(&names("eth"))?;
+    }
     Ok(other)
 }
 
+fn names(name: &str) -> Vec<String> {
+    (0..RAILS).map(|rail| format!("{name}{rail}")).collect()
+}
+
 fn list(name: &str) -> String {
-    (0..RAILS).map(|rail| format!("{name}{rail}")).collect::<Vec<_>>().join(",")
+    names(name).join(",")
 }
 
 /// The words in front of a program that sees all of them.

@@ -39,6 +39,7 @@ fn rdma_shows_devices_and_their_ports() -> Result<()> {
         "{states:?}"
     );
     launcher.host().run("ip", &["link", "set", "veth8", "up"])?;
+    launcher.host().wait_for_links(&["veth7"])?;
     let up = launcher.try_run(&["--netdev", "lo,veth7"], &["rdma", "link", "show", "urxe1/1"])?.success()?;
     ensure!(up.stdout.contains("state ACTIVE") && up.stdout.contains("netdev veth7"), "{up}");
     Ok(())

@@ -42,10 +42,7 @@ fn two_cables(world: &World) -> Result<Host> {
         }
     }
     for host in [here, &there] {
-        wait_until("the cables are plugged in", || {
-            let links = host.run("ip", &["link", "show", "up"])?.stdout;
-            Ok(links.lines().filter(|line| line.contains("wire") && line.contains("state UP")).count() == 2)
-        })?;
+        host.wait_for_links(&["wire1", "wire2"])?;
     }
     here.set_env(OTHER, &pid);
     Ok(there)

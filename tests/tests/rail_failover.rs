@@ -44,8 +44,11 @@ fn rails(world: &World) -> Result<Host> {
         }
         host.run("sh", &["-ec", &script])?;
     }
-    let list = (0..RAILS).map(|rail| format!("eth{rail}")).collect::<Vec<_>>().join(",");
-    world.host().set_env("URXE_NETDEV", &list);
+    let names: Vec<_> = (0..RAILS).map(|rail| format!("eth{rail}")).collect();
+    for host in [world.host(), &other] {
+        host.wait_for_links(&names)?;
+    }
+    world.host().set_env("URXE_NETDEV", &names.join(","));
     world.host().set_env(OTHER, &other.pid().to_string());
     world.host().run(artifacts::urxe()?, &["install"])?;
     Ok(other)

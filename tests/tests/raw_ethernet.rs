@@ -161,6 +161,7 @@ fn segments_that_a_card_would_cut() -> Result<()> {
         for (host, address) in [(world.host(), "10.77.5.1/24"), (&other, "10.77.5.2/24")] {
             host.run("ip", &["link", "set", "tagged", "up"])?;
             host.run("ip", &["address", "add", address, "dev", "tagged"])?;
+            host.wait_for_links(&["tagged"])?;
         }
         addresses.push("10.77.5.1");
     }
@@ -185,6 +186,9 @@ fn bridged() -> Result<(World, Host, Host)> {
             host.run("ip", &["link", "set", name, "addrgenmode", "none", "arp", "off", "up"])?;
         }
         host.set_env("URXE_NETDEV", "veth0");
+    }
+    for (host, names) in [(world.host(), &["left", "right"][..]), (&left, &["veth0"]), (&right, &["veth0"])] {
+        host.wait_for_links(names)?;
     }
     world.host().set_env("URXE_NETDEV", "left,right");
     Ok((world, left, right))

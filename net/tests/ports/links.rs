@@ -65,6 +65,8 @@ fn packets_of_a_link_that_is_down_take_no_other_way() {
         let own = end.port.interface().gids()[1];
         let peer = Gid::from(IpAddr::from([10, 7, 0, 2]));
         let route = end.port.route(&destination(own, peer, Qpn::new(0x111))).unwrap();
+        // The kernel says so of a new link some time later.
+        end.until("the port is up", |end| end.port.interface().is_running());
         ip("link set v0 down");
         end.until("the port is down", |end| !end.port.interface().is_running());
         let before = sent_by("w0");
@@ -101,8 +103,11 @@ fn packets_of_a_member_that_is_down_take_no_other_way() {
         let peer = |host| Gid::from(IpAddr::from([10, host, 0, 2]));
         let [down, up] =
             [7, 8].map(|host| end.port.route(&destination(address(host), peer(host), Qpn::new(0x111))).unwrap());
+        let is_usable = |end: &End| end.port.interface().is_usable([10, 7, 0, 1].into());
+        // The kernel says so of a new link some time later.
+        end.until("both are up", |end| is_usable(end));
         ip("link set v0 down");
-        end.until("one is down", |end| !end.port.interface().is_usable([10, 7, 0, 1].into()));
+        end.until("one is down", |end| !is_usable(end));
         assert!(end.port.interface().is_up());
         let before = sent_by("w0");
         for number in 0..100 {
