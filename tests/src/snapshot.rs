@@ -50,6 +50,9 @@ impl Snapshot {
         for dir in MACHINE {
             all.0.extend(Self::of(&host.root().join(dir))?.0);
         }
+        // Terminals are made by who opens them, and no program can leave anything else there.
+        let terminals = host.root().join("dev/pts");
+        all.0.retain(|path, _| path.parent() != Some(&terminals));
         Ok(all)
     }
 
