@@ -17,6 +17,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Interval between two looks at a condition that is waited for.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
+/// Time in which a thread gets the processor and reads what is in a pipe.
+const BRIEFLY: Duration = Duration::from_secs(2);
 
 /// A running program. Dropping it kills it.
 #[derive(Debug)]
@@ -201,9 +203,13 @@ impl Output {
     /// Returns all output, once the pipe is closed. A program's own children may hold it open, so this waits only briefly.
     fn finish(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
-            let deadline = Instant::now() + Duration::from_secs(2);
+            let len = || self.bytes.lock().unwrap_or_else(PoisonError::into_inner).len();
+            let (mut before, mut deadline) = (len(), Instant::now() + BRIEFLY);
             while !reader.is_finished() && Instant::now() < deadline {
                 sleep(TICK);
+                if len() > before {
+                    (before, deadline) = (len(), Instant::now() + BRIEFLY);
+                }
             }
         }
         self.text()

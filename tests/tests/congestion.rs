@@ -44,7 +44,7 @@ fn in_sysfs(host: &Host, name: &str) -> Result<u64> {
 
 /// Runs a stream of WRITEs from the second host to the first, whose network marks them, until `look` has seen enough.
 fn stream(world: &World, client: &Host, how: &[&str], look: impl FnMut() -> Result<bool>) -> Result<()> {
-    let args = [&["-s", "65536", "--run_infinitely"], how].concat();
+    let args = [&["-s", "65536", "-u", "17", "--run_infinitely"], how].concat();
     Perftest::start("ib_write_bw", &args, world.host(), client)?.watch("marks have been told and obeyed", look)
 }
 
@@ -94,7 +94,7 @@ fn tshark_sees_ect_and_the_cnp() -> Result<()> {
     let file = world.dir().join("cnp.pcapng");
     without_segmentation_offload(&client, "veth0")?;
     let capture = Capture::start(receiver, "veth0", &file)?;
-    Perftest::run("ib_write_bw", &["-s", "4096", "-n", "200"], receiver, &client)?;
+    Perftest::run("ib_write_bw", &["-s", "4096", "-n", "200", "-u", "17"], receiver, &client)?;
     let packets = capture.finish(&[
         "infiniband.bth.opcode",
         "ip.dsfield.ecn",

@@ -296,8 +296,12 @@ fn nothing_is_counted_by_others() -> Result<()> {
     let server = host.spawn("ibv_rc_pingpong", &["-d", "urxe0", "-g", "1", "-p", &port.to_string()])?;
     let server = wait_for_listener(host, server, port)?;
     fine(&consult(&world, &[])?)?;
-    let said = host.run(artifacts::urxe()?, &["status", "--json"])?;
-    let devices: serde_json::Value = serde_json::from_str(&said.stdout)?;
+    let mut devices = serde_json::Value::Null;
+    // A device that is slow to answer is left out.
+    wait_until("the device answers", || {
+        devices = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
+        Ok(devices[0].is_object())
+    })?;
     ensure!(devices[0]["counters"]["drop_short"] == 0, "{devices}");
     server.signal(libc::SIGKILL)?;
     server.finish(TIMEOUT)?;

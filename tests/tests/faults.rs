@@ -206,7 +206,7 @@ fn verbs_fail_with_the_errno_asked_for() {
 fn asynchronous_events_of_port_and_device() {
     in_world_with(
         |world| {
-            let script = "event=PORT_ERR; event=PORT_ACTIVE,after=20ms; event=GID_CHANGE,after=40ms; event=DEVICE_FATAL,after=80ms";
+            let script = "event=PORT_ERR; event=PORT_ACTIVE,after=20ms; event=GID_CHANGE,after=40ms; event=DEVICE_FATAL,after=5s";
             world.host().set_env("URXE_FAULTS", script);
             Ok(())
         },
@@ -231,7 +231,7 @@ fn a_device_that_is_taken_out() {
     in_world_with(
         |world| {
             // A WRITE and its ACK, each sent and received by this process.
-            world.host().set_env("URXE_FAULTS", "step,packets=4; step; remove,after=1s");
+            world.host().set_env("URXE_FAULTS", "step,packets=4; step; remove,after=5s");
             Ok(())
         },
         || {

@@ -225,11 +225,11 @@ fn scripts_speak_to_ping_pongs_and_to_rping() -> Result<()> {
         ensure!(said.status.code() == Some(code), "{said}");
         Ok(said)
     };
-    let message = "send \"x\"*1024\nexpect ack\n";
+    let message = "send \"x\"*1024\nexpect ack within=60s\n";
     let rc = play(&["--pingpong", "127.0.0.1"], message, &["ibv_rc_pingpong", "-g", "1", "-s", "1024"], 0)?;
     ensure!(rc.stdout.contains("> RC SEND Only QP=") && rc.stdout.contains("< RC Acknowledge QP="), "{rc}");
     // A First packet must be full: NAK Invalid Request (IBA 9.7.4.1.6).
-    let short = "SEND_FIRST \"short\"\nexpect nak within=5s\n";
+    let short = "SEND_FIRST \"short\"\nexpect nak within=60s\n";
     let nak = play(&["--pingpong", "127.0.0.1"], short, &["ibv_rc_pingpong", "-g", "1"], 0)?;
     ensure!(nak.stdout.contains("Nak Invalid Request"), "{nak}");
     let wrong = "send icrc=bad\n";
@@ -237,13 +237,13 @@ fn scripts_speak_to_ping_pongs_and_to_rping() -> Result<()> {
     ensure!(mistake.stderr.contains("line 1, column 6: expected \"text\""), "{mistake}");
     let ud = play(
         &["--pingpong", "127.0.0.1", "--transport", "ud"],
-        "send \"x\"*1024\nexpect SEND_ONLY\n",
+        "send \"x\"*1024\nexpect SEND_ONLY within=60s\n",
         &["ibv_ud_pingpong", "-g", "1"],
         0,
     )?;
     ensure!(ud.stdout.contains("Q_Key=0x11111111"), "{ud}");
     // The server of rping reads from the address and by the key in the message.
-    let rping = "send be64:0x5000 be32:0x1234 be32:64\nexpect ack\nexpect READ_REQUEST\n";
+    let rping = "send be64:0x5000 be32:0x1234 be32:64\nexpect ack within=60s\nexpect READ_REQUEST within=60s\n";
     let rping = play(&["--cm", "127.0.0.1:7174"], rping, &["rping", "-s", "-C", "1"], 0)?;
     ensure!(rping.stdout.contains("VA=0x0000000000005000 R_Key=0x00001234 DMALen=64"), "{rping}");
     // A socket over RDMA rejects requests without its own data, version 1 with 16 credits (`rs_accept` of rdma-core's rsocket.c).
@@ -282,7 +282,7 @@ fn private_data_of_programs_tells_keys() -> Result<()> {
 
     // The layout is that of `struct rs_conn_data` of rdma-core's rsocket.c.
     let _server = serve()?;
-    let script = "let va=be64@24\nlet rkey=be32@32\nWRITE_ONLY va=$va rkey=$rkey \"x\"\nexpect ack\nWRITE_ONLY va=$va rkey=$rkey+1 \"x\"\nexpect nak\n";
+    let script = "let va=be64@24\nlet rkey=be32@32\nWRITE_ONLY va=$va rkey=$rkey \"x\"\nexpect ack within=60s\nWRITE_ONLY va=$va rkey=$rkey+1 \"x\"\nexpect nak within=60s\n";
     let script = file(&launcher, "script", script.as_bytes())?;
     let data = "u8:1 u8:0 be16:16 zero*36";
     urxe(&launcher, &["inject", "--cm", "127.0.0.1:7471", "--private-data", data, "--script", &script])?.success()?;
@@ -295,7 +295,7 @@ fn scripts_wait_for_programs() -> Result<()> {
     let launcher = Launcher::new()?;
     let urxe = launcher.urxe();
     let urxe = urxe.to_str().context("a path that is not UTF-8")?;
-    let script = file(&launcher, "script", b"expect SEND_ONLY within=60s\nsend \"y\"*1024\nexpect ack\n")?;
+    let script = file(&launcher, "script", b"expect SEND_ONLY within=60s\nsend \"y\"*1024\nexpect ack within=60s\n")?;
     let words = [urxe, "inject", "--pingpong-listen", "18515", "--script", &script];
     let peer = launcher.host().start(launcher.plain(&words))?;
     wait_until("the peer to listen", || launcher.host().is_listening(18515))?;

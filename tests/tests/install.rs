@@ -1,11 +1,10 @@
 //! `urxe install`, `env` and `uninstall`, on whole machines and below a prefix.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Host, PingPong, Snapshot, World, artifacts, copy_program};
+use urxe_tests::{Host, PingPong, Snapshot, World, artifacts, copy_program, write_program};
 
 #[test]
 fn the_machine_is_as_before_after_uninstall() -> Result<()> {
@@ -241,8 +240,8 @@ fn an_upgrade_under_a_running_program() -> Result<()> {
     let old = world.dir().join("old");
     fs::create_dir(&old)?;
     for name in ["urxe", "liburxe.so"] {
-        copy_program(artifacts::bin_dir()?.join(name), old.join(name))?;
-        fs::OpenOptions::new().append(true).open(old.join(name))?.write_all(b"an older one")?;
+        let bytes = fs::read(artifacts::bin_dir()?.join(name))?;
+        write_program(old.join(name), [&bytes[..], b"an older one"].concat())?;
     }
     let before = Snapshot::of_machine(host)?;
     host.run(old.join("urxe"), &["install"])?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Host, Launcher, TIMEOUT, World, artifacts};
+use urxe_tests::{Host, Launcher, TIMEOUT, World, artifacts, write_program};
 
 /// How the system calls the library.
 const SYSTEM: &str = "libibverbs.so.1";
@@ -90,9 +90,7 @@ fn replaced(file: &Path, copy: &Path, from: &str, to: &str) -> Result<()> {
     for at in places {
         bytes.get_mut(at..at + to.len()).context("past the end")?.copy_from_slice(to.as_bytes());
     }
-    fs::write(copy, bytes)?;
-    fs::set_permissions(copy, fs::metadata(file)?.permissions())?;
-    Ok(())
+    write_program(copy, bytes)
 }
 
 #[test]

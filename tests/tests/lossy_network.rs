@@ -69,7 +69,8 @@ fn perftest_of_every_operation() -> Result<()> {
 fn perftest(here: &Host, there: &Host) -> Result<()> {
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
         let size: &[&str] = if program == "ib_atomic_bw" { &[] } else { &["-s", "65536"] };
-        Perftest::run(program, &[&["-n", "200"], size].concat(), here, there).with_context(|| program.to_owned())?;
+        Perftest::run(program, &[&["-n", "200", "-u", "16"], size].concat(), here, there)
+            .with_context(|| program.to_owned())?;
     }
     Ok(())
 }
@@ -85,7 +86,9 @@ fn rping(here: &Host, there: &Host, size: &str) -> Result<()> {
     let address = here.address();
     let server = here.spawn("rping", &["-s", "-a", &address, "-V", "-C", "300", "-S", size])?;
     // rping's client does not try again when nobody listens yet.
-    urxe_tests::wait_until("rping listens", || Ok(here.run("cat", &["/proc/net/unix"])?.stdout.contains("urxe")))?;
+    urxe_tests::wait_until("rping listens", || {
+        Ok(here.run("cat", &["/proc/net/unix"])?.stdout.contains("@urxe/1/service/"))
+    })?;
     let client = there.spawn("rping", &["-c", "-a", &address, "-V", "-C", "300", "-S", size])?;
     let client = client.finish(urxe_tests::TIMEOUT)?;
     let server = server.finish(urxe_tests::TIMEOUT)?;
@@ -125,7 +128,7 @@ const MANY_PACKETS: &str = "65000";
 /// Streams WRITEs from `there` to `here` until counters of selective repeat have begun to count, `wanted[0]` at `here` and `wanted[1]`
 /// at `there`; no acknowledgement may be invalid then.
 fn ensure_counted(here: &Host, there: &Host, wanted: [&[&str]; 2]) -> Result<()> {
-    let args = ["-s", "65536", "--run_infinitely"];
+    let args = ["-s", "65536", "-u", "16", "--run_infinitely"];
     let mut last = vec![];
     Perftest::start("ib_write_bw", &args, here, there)?
         .watch("packets are kept and repeated", || {
@@ -187,7 +190,7 @@ fn packets_take_several_paths() -> Result<()> {
     // WRITEs leave the client, and responses to READs the server.
     for (program, opcodes) in [("ib_write_bw", 6..=11), ("ib_read_bw", 13..=16)] {
         let capture = Capture::start(&other, "veth0", &world.dir().join(format!("{program}.pcapng")))?;
-        Perftest::run(program, &["-s", "65536", "-n", "200"], world.host(), &other)?;
+        Perftest::run(program, &["-s", "65536", "-n", "200", "-u", "17"], world.host(), &other)?;
         let packets = capture.finish(&["infiniband.bth.opcode", "udp.srcport"])?;
         let is_data = |packet: &&Vec<String>| packet[0].parse().is_ok_and(|opcode: u8| opcodes.contains(&opcode));
         let ports: BTreeSet<_> = packets.iter().filter(is_data).map(|packet| &packet[1]).collect();

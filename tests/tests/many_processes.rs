@@ -14,8 +14,10 @@ fn sixteen_pairs_on_one_address_finish() -> Result<()> {
     let world = World::new()?;
     world.host().set_env("URXE_LOOPBACK", "udp");
     world.host().set_env("URXE_EXPLAIN", "failure");
-    let options = PingPong { iters: 2000, events: true, ..PingPong::default() };
-    for (index, pair) in start_pairs(&world, &options)?.into_iter().enumerate() {
+    // ACK timeouts of a second: ends that get no processor for that long are not taken for dead.
+    let options = ["-e", "-u", "18", "-n", "2000", "-s", "4096"];
+    let start = |_| Perftest::start("ib_send_bw", &options, world.host(), world.host());
+    for (index, pair) in (0..PAIRS).map(start).collect::<Result<Vec<_>>>()?.into_iter().enumerate() {
         pair.finish().with_context(|| format!("pair {index}"))?;
     }
     wait_until("nothing is left behind", || Ok(Leftovers::on(world.host())?.is_empty()))

@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use urxe_tests::artifacts::urxe;
-use urxe_tests::in_world;
 use urxe_tests::verbs::{Op, Options, Pair, SendWr, Status};
+use urxe_tests::{in_world, wait_until};
 
 const DASHBOARD: &str = include_str!("../../packaging/grafana/urxe.json");
 
@@ -87,9 +87,15 @@ fn of_a_live_device() -> Result<String> {
     let (local, remote) = (near.region(4096)?, far.region(4096)?);
     let refused = SendWr::new(Op::Write(remote.at(4000)), &[local.sge(0, 1024)]);
     ensure!(near.complete(&refused)?.status == Status::REM_ACCESS_ERR);
-    let output = Command::new(urxe()?).args(["status", "--metrics"]).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
+    let (mut metrics, own) = (String::new(), format!("pid=\"{}\"", std::process::id()));
+    // A device that is slow to answer is left out.
+    wait_until("the device answers", || {
+        let output = Command::new(urxe()?).args(["status", "--metrics"]).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        metrics = String::from_utf8(output.stdout)?;
+        Ok(metrics.contains(&own))
+    })?;
+    Ok(metrics)
 }
 
 #[test]

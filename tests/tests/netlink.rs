@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use urxe_tests::Launcher;
+use urxe_tests::{Launcher, wait_until};
 
 /// Output of a program, as JSON.
 fn json(text: &str) -> Result<Vec<Value>> {
@@ -31,6 +31,9 @@ fn rdma_shows_devices_and_their_ports() -> Result<()> {
     let script =
         "ip link add name veth7 type veth peer name veth8 && ip addr add 10.7.0.1/24 dev veth7 && ip link set veth7 up";
     launcher.host().run("sh", &["-ec", script])?;
+    wait_until("the kernel has noticed that there is no carrier", || {
+        Ok(launcher.host().run("ip", &["-o", "link", "show", "veth7"])?.stdout.contains("NO-CARRIER"))
+    })?;
     let down = launcher.try_run(&["--netdev", "lo,veth7"], &["rdma", "-j", "link"])?.success()?;
     let down = json(&down.stdout)?;
     let states: Vec<_> = down.iter().map(|link| (&link["ifname"], &link["netdev"], &link["state"])).collect();
@@ -45,6 +48,12 @@ fn rdma_shows_devices_and_their_ports() -> Result<()> {
     Ok(())
 }
 
+/// Succeeds if the summary has as many objects of each kind as the lists behind it.
+const CONSISTENT: &str = "import json, sys
+summary, *lists = [json.loads(line) for line in sys.stdin]
+kinds = [\"qp\", \"cq\", \"mr\", \"pd\", \"ctx\", \"srq\", \"cm_id\"]
+sys.exit([summary[0][kind] for kind in kinds] != [len(list) for list in lists] or not lists[0] or not lists[-1])";
+
 /// Two programs, each object of which is told with its process.
 #[test]
 fn rdma_resource_shows_the_objects_of_each_process() -> Result<()> {
@@ -56,8 +65,13 @@ fn rdma_resource_shows_the_objects_of_each_process() -> Result<()> {
         until ss -Hltn sport = {port} | grep -q .; do sleep 0.02; done
         until rdma resource show cm_id | grep -q LISTEN; do sleep 0.02; done
         echo $server $listener
-        rdma -j resource
-        for kind in qp cq mr pd ctx srq cm_id; do rdma -j resource show $kind; done
+        # A process that is slow to answer is left out: until all are in.
+        for attempt in $(seq 50); do
+            all=$(rdma -j resource; for kind in qp cq mr pd ctx srq cm_id; do rdma -j resource show $kind; done)
+            echo \"$all\" | python3 -c '{CONSISTENT}' && break
+            sleep 0.1
+        done
+        echo \"$all\"
         qpn=$(rdma resource show qp | sed -n '1s/.*lqpn \\([0-9]*\\) .*/\\1/p')
         rdma -j resource show qp lqpn $qpn
         kill $server $listener; wait $server $listener || true

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Snapshot, World, artifacts};
+use urxe_tests::{Snapshot, World, artifacts, write_program};
 
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("starting {command:?}"))?;
@@ -235,8 +235,7 @@ fn the_compiler_is_looked_at_first() -> Result<()> {
     let rustc = dir.path().join("rustc");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/check-rust");
     let check = |version: &str| -> Result<(bool, String)> {
-        fs::write(&rustc, format!("#!/bin/sh\necho 'rustc {version} (abc 2026-01-01)'\n"))?;
-        fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755))?;
+        write_program(&rustc, format!("#!/bin/sh\necho 'rustc {version} (abc 2026-01-01)'\n"))?;
         let said = Command::new(&script).arg("true").env("RUSTC", &rustc).output()?;
         Ok((said.status.success(), String::from_utf8(said.stderr)?))
     };

@@ -132,8 +132,8 @@ fn rping(server: &Host, client: &Host) -> Result<(Process, Process)> {
 #[test]
 fn rping_whose_device_is_taken_out() -> Result<()> {
     let (world, other) = World::linked()?;
-    // Half a second of silence, which is less than all tries together (4.3 s).
-    other.set_env("URXE_FAULTS", "step,packets=500; step,lasts=500ms; drop; step; remove");
+    // A silence that is shorter than all tries together (4.3 s).
+    other.set_env("URXE_FAULTS", "step,packets=500; step,lasts=1500ms; drop; step; remove");
     let (mut server, client) = rping(world.host(), &other)?;
     let client = client.finish(TIMEOUT)?;
     ensure!(client.stderr.contains(TOLD), "{client}");
@@ -144,14 +144,9 @@ fn rping_whose_device_is_taken_out() -> Result<()> {
 
 /// Lets no more RoCE packets in. Whoever sends them does not notice.
 fn drop_incoming_packets(host: &Host) -> Result<()> {
-    for command in [
-        &["add", "table", "inet", "drop_4791"][..],
-        &["add", "chain", "inet", "drop_4791", "input", "{ type filter hook input priority 0; }"],
-        &["add", "rule", "inet", "drop_4791", "input", "udp dport 4791 drop"],
-    ] {
-        host.run("nft", command)?;
-    }
-    Ok(())
+    const RULE: &str =
+        "table inet drop_4791 { chain input { type filter hook input priority 0; udp dport 4791 drop; } }";
+    host.run("nft", &[&format!("add {RULE}")]).map(drop)
 }
 
 /// An interface that is removed takes the device along, as the kernel's rxe has it.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Finished, Host, Process, TIMEOUT, World, artifacts, wait_until};
+use urxe_tests::{Finished, Host, Process, TIMEOUT, World, artifacts, wait_until, write_program};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -63,9 +63,7 @@ fn commands(world: &World, scripts: &[(&str, &str)]) -> Result<PathBuf> {
     let folder = world.dir().join("commands");
     fs::create_dir(&folder)?;
     for (name, script) in scripts {
-        let path = folder.join(name);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+        write_program(folder.join(name), format!("#!/bin/sh\n{script}\n"))?;
     }
     Ok(folder)
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use urxe_tests::{Finished, Host, TIMEOUT, World, artifacts, copy_program, wait_until};
+use urxe_tests::{Finished, Host, TIMEOUT, World, artifacts, copy_program, wait_until, write_program};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -80,9 +80,7 @@ impl Commands {
     }
 
     fn add(&self, name: &str, script: &str) -> Result<()> {
-        let path = self.0.join(name);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
-        Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
+        write_program(self.0.join(name), format!("#!/bin/sh\n{script}\n"))
     }
 
     /// The packages that were asked for.

@@ -27,7 +27,12 @@ fn processes_devices_queue_pairs() -> Result<()> {
     // A connection that nothing is said over once it is made: so that there is time to look.
     let common = ["-d", "urxe0", "-g", "1", "-e", "-p", &port_word, "-n", "100000000"];
     let server = wait_for_listener(host, host.spawn("ibv_rc_pingpong", &common)?, port)?;
-    let waiting = json(host)?;
+    let mut waiting = Vec::new();
+    // A device that is slow to answer is left out.
+    wait_until("the device answers", || {
+        waiting = json(host)?;
+        Ok(!waiting.is_empty())
+    })?;
     let [device] = &waiting[..] else { anyhow::bail!("not one: {waiting:?}") };
     ensure!(device["pid"] == server.pid() && device["program"] == "ibv_rc_pingpong", "{device}");
     ensure!(device["device"] == "urxe0" && device["netdev"] == "lo", "{device}");
@@ -47,8 +52,10 @@ fn processes_devices_queue_pairs() -> Result<()> {
         ensure!(one["type"] == "RC" && one["peer"]["address"] == "127.0.0.1", "{one}");
         ensure!(one["peer"]["qpn"] == other["qpn"], "{one} {other}");
     }
-    let table = host.run(artifacts::urxe()?, &["status"])?;
-    ensure!(table.stdout.matches("ibv_rc_pingpong").count() == 2 && table.stdout.contains("RC       RTS"), "{table}");
+    wait_until("both are in the table", || {
+        let table = host.run(artifacts::urxe()?, &["status"])?.stdout;
+        Ok(table.matches("ibv_rc_pingpong").count() == 2 && table.contains("RC       RTS"))
+    })?;
     for process in [server, client] {
         process.signal(libc::SIGKILL)?;
         process.finish(TIMEOUT)?;

@@ -26,7 +26,7 @@ use urxe_net::ipc::credentials::file_may_have;
 use crate::names;
 
 /// How often to ask for a file that somebody else has, with a millisecond in between.
-const ATTEMPTS: usize = 100;
+const ATTEMPTS: usize = 500;
 
 /// Name of the lock.
 const LOCK: &str = "lock";
@@ -71,7 +71,7 @@ impl FinalCounters {
 
     /// Adds these counters, which are in the order of [`names`], to those of the file `name`.
     ///
-    /// Fails with [`io::ErrorKind::WouldBlock`] if another process keeps the lock for a tenth of a second.
+    /// Fails with [`io::ErrorKind::WouldBlock`] if another process keeps the lock for half a second.
     pub fn add(&self, name: &str, counters: impl Iterator<Item = (&'static str, u64)>) -> io::Result<()> {
         let lock = self.file(LOCK, OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?;
         wait_for(&lock)?;
