@@ -7,6 +7,7 @@ mod congestion;
 pub mod migration;
 mod modify;
 mod post;
+mod psn_bits;
 mod qp_type;
 mod recv;
 mod selective;

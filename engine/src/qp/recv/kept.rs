@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 
 use urxe_wire::{Bitmap, Packet, Psn};
 
-use super::kept_bits::KeptBits;
 use super::kept_packet::{Keeping, KeptPacket, Payload, STORED};
+use crate::qp::psn_bits::PsnBits;
 use crate::selective::KeptMemory;
 
 /// Packets behind a gap that a queue pair keeps.
@@ -46,7 +46,7 @@ pub(in crate::qp) struct Kept {
     places: VecDeque<Option<KeptPacket>>,
     packets: usize,
     /// Which places are taken.
-    bits: KeptBits,
+    bits: PsnBits,
     /// Buffers of packets that were carried out.
     spare: Vec<Vec<u8>>,
     /// Bytes taken from `memory`, for packets, spare buffers and places.
@@ -62,7 +62,7 @@ impl Kept {
             base: Psn::default(),
             places: VecDeque::new(),
             packets: 0,
-            bits: KeptBits::default(),
+            bits: PsnBits::default(),
             spare: Vec::new(),
             bytes: 0,
             rests_until: None,

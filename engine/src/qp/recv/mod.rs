@@ -9,7 +9,6 @@
 mod connected;
 mod datagram;
 pub(super) mod kept;
-mod kept_bits;
 pub(super) mod kept_packet;
 mod message;
 mod placement;

@@ -1,4 +1,4 @@
-//! Which packets are kept, a bit each: a selective acknowledgement is written from them without a look at the packets.
+//! Which PSNs are marked, a bit each: a selective acknowledgement is written from them without a look at the packets.
 
 use urxe_wire::Psn;
 
@@ -7,15 +7,15 @@ const WORDS: usize = 64;
 
 /// Bits by PSN, modulo their number, the most significant first.
 #[derive(Debug)]
-pub(super) struct KeptBits([u32; WORDS]);
+pub(super) struct PsnBits([u32; WORDS]);
 
-impl Default for KeptBits {
+impl Default for PsnBits {
     fn default() -> Self {
         Self([0; WORDS])
     }
 }
 
-impl KeptBits {
+impl PsnBits {
     /// The word of a PSN, and its bit there.
     const fn place(psn: Psn) -> (usize, u32) {
         (psn.get() as usize / 32 % WORDS, psn.get() % 32)
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn bits_of_psns_around_the_last_one() {
         for base in [0, 17, 2047, (1 << 24) - 40] {
-            let (base, mut bits) = (Psn::new(base), KeptBits::default());
+            let (base, mut bits) = (Psn::new(base), PsnBits::default());
             for behind in [0, 1, 31, 32, 63, 1000] {
                 bits.set(base.add(behind), true);
             }
