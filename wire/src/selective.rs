@@ -97,6 +97,11 @@ impl<'a> Bitmap<'a> {
         }
     }
 
+    /// Its bits, 32 at a time, most significant first.
+    pub fn words(self) -> impl Iterator<Item = u32> {
+        self.0.chunks_exact(4).filter_map(|bytes| bytes.first_chunk().copied()).map(u32::from_be_bytes)
+    }
+
     /// Places behind the first missing PSN of those that arrived, ascending.
     pub fn arrived(self) -> impl Iterator<Item = u32> {
         let (mut words, mut word, mut behind) = (self.0.chunks_exact(4), 0_u32, 0_u32);

@@ -1,9 +1,9 @@
-//! Which PSNs are marked, a bit each: a selective acknowledgement is written from them without a look at the packets.
+//! A bit for each PSN near one another: which packets are kept, or have arrived. 32 of them are looked at together.
 
 use urxe_wire::Psn;
 
 /// Words of 32 PSNs: twice as many PSNs as are kept, so that those at both ends differ.
-const WORDS: usize = 64;
+const WORDS: usize = PsnBits::PSNS / 32;
 
 /// Bits by PSN, modulo their number, the most significant first.
 #[derive(Debug)]
@@ -16,25 +16,34 @@ impl Default for PsnBits {
 }
 
 impl PsnBits {
+    /// PSNs in a row whose bits differ.
+    pub(super) const PSNS: usize = 2048;
+
     /// The word of a PSN, and its bit there.
     const fn place(psn: Psn) -> (usize, u32) {
         (psn.get() as usize / 32 % WORDS, psn.get() % 32)
     }
 
-    pub(super) fn set(&mut self, psn: Psn, is_kept: bool) {
+    pub(super) fn set(&mut self, psn: Psn, is_set: bool) {
         let (word, bit) = Self::place(psn);
         if let Some(word) = self.0.get_mut(word) {
             let mask = 1 << 31 >> bit;
-            *word = if is_kept { *word | mask } else { *word & !mask };
+            *word = if is_set { *word | mask } else { *word & !mask };
         }
     }
 
     /// The bits of 32 PSNs from `psn` on.
-    fn word(&self, psn: Psn) -> u32 {
+    pub(super) fn word(&self, psn: Psn) -> u32 {
         let (word, bit) = Self::place(psn);
         let [first, second] = [word, (word + 1) % WORDS].map(|word| self.0.get(word).copied().unwrap_or_default());
         let both = u64::from(first) << 32 | u64::from(second);
         (both << bit >> 32) as u32
+    }
+
+    /// The bits that are not set of the first 32 or less among `count` PSNs from `first` on.
+    pub(super) fn clear_word(&self, first: Psn, count: u32) -> u32 {
+        let inside = u32::MAX << 32_u32.saturating_sub(count).min(31);
+        !self.word(first) & if count == 0 { 0 } else { inside }
     }
 
     /// Writes those from `first` on.
@@ -45,9 +54,36 @@ impl PsnBits {
     }
 }
 
+/// The bits of a word that are set, the most significant being the 0th.
+pub(super) fn ones(mut word: u32) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.leading_zeros())?;
+        word &= !(1 << 31 >> bit);
+        Some(bit)
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::vec::Vec;
+
     use super::*;
+
+    #[test]
+    fn clear_bits_of_some_psns() {
+        for base in [0, 17, 2047, (1 << 24) - 40] {
+            let (base, mut bits) = (Psn::new(base), PsnBits::default());
+            let set = [0, 1, 31, 33, 70];
+            set.into_iter().for_each(|behind| bits.set(base.add(behind), true));
+            for count in [0, 1, 2, 3, 31, 32, 33, 100] {
+                for first in [0, 1, 40] {
+                    let wanted = (0..count.min(32)).filter(|behind| !set.contains(&(first + behind)));
+                    let found = ones(bits.clear_word(base.add(first), count));
+                    assert_eq!(found.collect::<Vec<_>>(), wanted.collect::<Vec<_>>(), "{base:?} {first} {count}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn bits_of_psns_around_the_last_one() {

@@ -92,16 +92,18 @@ impl Reliable {
             }
         }
         let mut all = Sent::default();
-        while let Some(board) = self.selective.board() {
+        while let Some(board) = &mut self.selective.board {
+            let Some((psn, psns)) = board.next_lost() else { break };
             // Without the oldest nothing goes on, however few may be in flight.
-            let may_send = |&(psn, _): &(Psn, u32)| psn == self.snd_una || board.in_flight() < room;
-            let Some((psn, psns)) = board.next_lost().filter(may_send) else { break };
+            if psn != self.snd_una && board.in_flight() >= room {
+                break;
+            }
+            let before = board.path(psn);
             let Some(nth) = self.queue.iter().position(|wqe| wqe.sent.is_some_and(|span| span.contains(psn))) else {
                 break;
             };
             let wqe = self.queue.get(nth).filter(|wqe| wqe.failed.is_none());
             let Some((wqe, span)) = wqe.and_then(|wqe| Some((wqe, wqe.sent?))) else { break };
-            let before = board.path(psn);
             let path = self.selective.paths.as_mut().map_or(0, |paths| paths.another(before));
             let other = (path > 0).then(|| H::Network::on_path(route, path));
             let route = other.as_ref().unwrap_or(route);

@@ -4,6 +4,7 @@ use urxe_wire::Psn;
 
 use super::entry::{Answered, Entry, Timing};
 use super::{Scoreboard, is_before};
+use crate::qp::psn_bits::ones;
 use crate::qp::send::paths::ByPath;
 use crate::qp::send::reordering::Reordering;
 use crate::time::Instant;
@@ -29,33 +30,56 @@ impl Scoreboard {
     pub(in crate::qp::send) fn find_lost(&mut self, timing: &Timing, reordering: &mut Reordering) -> u32 {
         let mut packets = 0;
         self.has_news = false;
-        let window = reordering.window(timing.round_trip);
         self.overtaken = None;
-        let mut responded = None;
-        for at in (0..self.entries.len()).rev() {
-            let Some(entry) = self.entries.get_mut(at) else { break };
-            if entry.responded && responded.is_none_or(|number| is_before(number, entry.number)) {
-                responded = Some(entry.number);
-            }
-            let overtaking = entry.overtaking(self.newest, self.answered, responded);
-            if overtaking <= 0 {
-                entry.overtaken = None;
-                continue;
-            }
-            let since = *entry.overtaken.get_or_insert(timing.now);
-            if timing.now.since(since).as_nanos() >= u128::from(window) || reordering.is_lost_at_once(overtaking) {
-                if let Some(lost) = self.lost_by.get_mut(usize::from(entry.path)).filter(|_| entry.awaits_request()) {
-                    *lost += 1;
+        if self.answered_psns == 0 && self.is_told_by_bits() {
+            // Requests that have not come and were sent before one that has: few, and nothing else is overtaken.
+            let count = self.newest_end.distance_from(self.snd_una).max(0).unsigned_abs();
+            let count = count.min(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
+            for nth in 0..count.div_ceil(32) {
+                let (first, rest) = (32 * nth, count - 32 * nth);
+                for bit in ones(self.come.clear_word(self.snd_una.add(first), rest)) {
+                    packets += self.judge((first + bit) as usize, None, timing, reordering);
                 }
-                // All responses to a request that is lost are asked for again, but one packet was lost.
-                packets += 1;
-                if entry.awaits_request() { self.lose_request(at) } else { self.lose(at) }
-            } else {
-                self.overtaken = Some(self.overtaken.map_or(since, |first| first.min(since)));
+            }
+        } else {
+            let mut responded = None;
+            for at in (0..self.entries.len()).rev() {
+                let Some(entry) = self.entries.get(at) else { break };
+                if entry.responded && responded.is_none_or(|number| is_before(number, entry.number)) {
+                    responded = Some(entry.number);
+                }
+                packets += self.judge(at, responded, timing, reordering);
             }
         }
         (0..packets).for_each(|_| reordering.lost());
         packets
+    }
+
+    /// Finds out whether what a PSN waits for is overtaken, and lost. Returns how many packets are.
+    #[inline]
+    fn judge(&mut self, at: usize, responded: Option<u32>, timing: &Timing, reordering: &Reordering) -> u32 {
+        let Some(entry) = self.entries.get_mut(at) else { return 0 };
+        let overtaking = entry.overtaking(self.newest, self.answered, responded);
+        if overtaking <= 0 {
+            entry.overtaken = None;
+            return 0;
+        }
+        let since = *entry.overtaken.get_or_insert(timing.now);
+        let window = u128::from(reordering.window(timing.round_trip));
+        if timing.now.since(since).as_nanos() < window && !reordering.is_lost_at_once(overtaking) {
+            self.overtaken = Some(self.overtaken.map_or(since, |first| first.min(since)));
+            return 0;
+        }
+        if let Some(lost) = self.lost_by.get_mut(usize::from(entry.path)).filter(|_| entry.awaits_request()) {
+            *lost += 1;
+        }
+        // All responses to a request that is lost are asked for again, but one packet was lost.
+        if entry.awaits_request() {
+            self.lose_request(at);
+        } else {
+            self.lose(at);
+        }
+        1
     }
 
     /// Requests that arrived and that were lost on each path since the last call.
@@ -88,18 +112,28 @@ impl Scoreboard {
         entry.lost = true;
         entry.probed = false;
         entry.overtaken = None;
+        let psn = self.snd_una.add(u32::try_from(at).unwrap_or(u32::MAX));
+        if self.lost == 0 || psn.distance_from(self.lost_from) < 0 {
+            self.lost_from = psn;
+        }
         self.lost += 1;
         self.again -= u32::from(entry.again.take().is_some());
         self.waiting -= u32::from(core::mem::take(&mut entry.waits));
     }
 
     /// The oldest PSNs to be sent again in one packet: one, or those of a READ that are next to one another.
-    pub(in crate::qp::send) fn next_lost(&self) -> Option<(Psn, u32)> {
-        let at = self.entries.iter().position(|entry| entry.lost)?;
+    pub(in crate::qp::send) fn next_lost(&mut self) -> Option<(Psn, u32)> {
+        if self.lost == 0 {
+            return None;
+        }
+        // Those before `snd_una` are forgotten.
+        let from = self.lost_from.distance_from(self.snd_una).max(0).unsigned_abs() as usize;
+        let at = from + self.entries.iter().skip(from).position(|entry| entry.lost)?;
+        self.lost_from = self.snd_una.add(u32::try_from(at).unwrap_or(0));
         let run = self.entries.iter().skip(at + 1).take_while(|entry| entry.lost && entry.answered == Answered::Behind);
         let is_answered = self.entries.get(at).is_some_and(|entry| entry.answered != Answered::No);
         let psns = if is_answered { 1 + u32::try_from(run.count()).unwrap_or(0) } else { 1 };
-        Some((self.snd_una.add(u32::try_from(at).unwrap_or(0)), psns))
+        Some((self.lost_from, psns))
     }
 
     /// Notes that the `psns` from `psn` on were sent again in one packet, on `path`.
@@ -109,7 +143,7 @@ impl Scoreboard {
         let repeated = is_answered && self.is_carried_out(psn);
         self.wants_pilot |= is_answered && !repeated;
         for entry in self.entries.iter_mut().skip(at).take(psns as usize).filter(|entry| entry.lost) {
-            *entry = Entry { lost: false, again: Some(now), number: self.next, repeated, path, ..*entry };
+            *entry = Entry { lost: false, again: Some(now), resent: true, number: self.next, repeated, path, ..*entry };
             self.next = self.next.wrapping_add(1);
             self.lost -= 1;
             self.again += 1;

@@ -21,6 +21,7 @@ use urxe_wire::{Bitmap, Psn};
 use super::paths::ByPath;
 use super::reordering::Reordering;
 use super::wqe::Span;
+use crate::qp::psn_bits::{PsnBits, ones};
 use crate::time::Instant;
 use entry::Entry;
 pub(super) use entry::{Answered, Timing};
@@ -32,6 +33,12 @@ pub(super) struct Scoreboard {
     snd_una: Psn,
     /// PSNs from there on.
     entries: VecDeque<Entry>,
+    /// PSNs whose requests have come, so that those that have not are found without a look at the others.
+    come: PsnBits,
+    /// PSNs of requests that are answered by responses, and of these.
+    answered_psns: usize,
+    /// None before it is lost.
+    lost_from: Psn,
     /// The number of the packet that is sent next.
     next: u32,
     /// PSNs delivered, lost, sent again without news, and of responses that wait for a request before theirs.
@@ -44,6 +51,8 @@ pub(super) struct Scoreboard {
     /// The number behind the youngest request that arrived, and that was answered.
     newest: u32,
     answered: u32,
+    /// The PSN behind all that were sent before the youngest request that arrived.
+    newest_end: Psn,
     /// Since when the first of those that are overtaken, and not lost yet, is.
     overtaken: Option<Instant>,
     /// Set by news since [`find_lost`](Self::find_lost).
@@ -65,7 +74,8 @@ impl Scoreboard {
         reads: &VecDeque<Span>,
         path: impl Fn(Psn) -> u8,
     ) -> Self {
-        let mut board = Self { snd_una, cumulative: snd_una, ..Self::default() };
+        let entries = VecDeque::with_capacity(snd_max.advance_from(snd_una) as usize + 1);
+        let mut board = Self { snd_una, cumulative: snd_una, newest_end: snd_una, entries, ..Self::default() };
         for behind in 0..snd_max.advance_from(snd_una) {
             let psn = snd_una.add(behind);
             let answered = match reads.iter().find(|chunk| chunk.contains(psn)) {
@@ -81,6 +91,7 @@ impl Scoreboard {
     }
 
     fn push(&mut self, answered: Answered, path: u8) {
+        self.answered_psns += usize::from(answered != Answered::No);
         self.entries.push_back(Entry { number: self.next, answered, path, ..Entry::default() });
         self.next = self.next.wrapping_add(1);
     }
@@ -174,12 +185,16 @@ impl Scoreboard {
         timing: &Timing,
         reordering: &mut Reordering,
     ) -> bool {
-        let first = missing.advance_from(self.snd_una) as usize;
         let mut is_news = false;
-        for behind in bitmap.arrived() {
+        for (word, nth) in bitmap.words().zip(0..) {
+            let first = missing.add(1 + 32 * nth);
             // Each acknowledgement tells everything anew.
-            if self.entries.get(first + behind as usize).is_some_and(|entry| !entry.has_request_come()) {
-                is_news |= self.request_kept(missing.add(behind), timing, reordering);
+            let known = if self.is_told_by_bits() { self.come.word(first) } else { 0 };
+            for bit in ones(word & !known) {
+                let psn = first.add(bit);
+                if self.get(psn).is_some_and(|entry| !entry.has_request_come()) {
+                    is_news |= self.request_kept(psn, timing, reordering);
+                }
             }
         }
         is_news
@@ -217,20 +232,22 @@ impl Scoreboard {
         match entry.answered {
             Answered::No if !entry.delivered => {
                 let is_original = entry.is_original(timing, reordering, with_others);
-                let (number, again) = (entry.number, entry.again);
+                let (number, again, resent) = (entry.number, entry.again, entry.resent);
                 self.deliver(at);
+                self.come.set(psn, true);
                 if is_original == again.is_none() {
-                    self.request_came(number);
+                    self.request_came(psn, number, resent);
                 }
                 true
             }
             Answered::First if !entry.requested => {
                 entry.requested = true;
+                let (number, again, resent) = (entry.number, entry.again, entry.resent);
+                self.come.set(psn, true);
                 // What answers it may have been queued behind other responses, so no other is lost because one that was
                 // asked for again has come.
-                if entry.again.is_none() {
-                    let number = entry.number;
-                    self.request_came(number);
+                if again.is_none() {
+                    self.request_came(psn, number, resent);
                 }
                 true
             }
@@ -261,12 +278,24 @@ impl Scoreboard {
         }
     }
 
-    /// The request of this number arrived: those of lower numbers are overtaken.
-    const fn request_came(&mut self, number: u32) {
+    /// The request of this number arrived, perhaps `resent`: those of lower numbers are overtaken.
+    fn request_came(&mut self, psn: Psn, number: u32, resent: bool) {
         if is_before(self.newest, number.wrapping_add(1)) {
             self.newest = number.wrapping_add(1);
             self.has_news = true;
+            // What is behind one that was sent once was sent behind it.
+            self.newest_end = if resent { self.end() } else { psn.next() };
         }
+    }
+
+    /// The PSN behind all that were sent.
+    fn end(&self) -> Psn {
+        self.snd_una.add(u32::try_from(self.entries.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Whether no two PSNs share a bit.
+    fn is_told_by_bits(&self) -> bool {
+        self.entries.len() <= PsnBits::PSNS
     }
 
     fn deliver(&mut self, at: usize) {
@@ -275,6 +304,7 @@ impl Scoreboard {
         self.again -= u32::from(entry.again.take().is_some());
         self.waiting -= u32::from(core::mem::take(&mut entry.waits));
         entry.lost = false;
+        entry.overtaken = None;
         entry.delivered = true;
         self.delivered += 1;
     }
@@ -293,8 +323,10 @@ impl Scoreboard {
             self.lost -= u32::from(entry.lost);
             self.again -= u32::from(entry.again.is_some());
             self.waiting -= u32::from(entry.waits);
+            self.answered_psns -= usize::from(entry.answered != Answered::No);
+            self.come.set(self.snd_una, false);
+            self.snd_una = self.snd_una.next();
         }
-        self.snd_una = self.snd_una.add(count);
         if self.cumulative.distance_from(self.snd_una) < 0 {
             self.cumulative = self.snd_una;
         }
@@ -314,6 +346,7 @@ impl Scoreboard {
         let at = psn.advance_from(self.snd_una) as usize;
         let Some(entry) = self.entries.get_mut(at) else { return };
         entry.requested = false;
+        self.come.set(psn, false);
         if entry.delivered && entry.answered == Answered::No {
             entry.delivered = false;
             self.delivered -= 1;
