@@ -170,7 +170,8 @@ fn requests_behind_a_gap_are_carried_out_in_their_turn() {
 //= spec/selective.md#sel-011
 //= type=test
 //# Bytes of a WRITE MAY be stored before those in front of them, if they are of neither its first nor its last packet,
-//# it is the one under way or the next, and nothing in front of them is to be stored at the same place.
+//# all requests from the one under way to it are WRITEs whose memory was checked, and nothing in front of them is to be
+//# stored at the same place.
 #[test]
 fn the_middle_of_a_write_is_stored_at_once() {
     let mut qp = agreed();
@@ -233,6 +234,77 @@ fn the_middle_of_the_next_write_is_stored_at_once() {
         wanted.splice(first_block..first_block + 4, [5, 6, 7, 8]);
         assert_eq!(shown(&qp)[..first_block + 4], wanted[..first_block + 4]);
         assert_eq!(qp.sent()[0], "ACK 107");
+    }
+}
+
+/// WRITEs behind the next one are stored early too, where all requests in front of them are known and leave the place alone.
+#[test]
+fn the_middle_of_a_later_write_is_stored_at_once() {
+    type Reths<'a> = &'a dyn Fn(u64, u32) -> Reth;
+    // Requests between the WRITE under way and the last one, `None` being a packet that is missing.
+    type Between = fn(Reths<'_>) -> Vec<Option<(O, Ext, usize)>>;
+    let cases: [(&str, Between, bool); 9] = [
+        (
+            "a WRITE",
+            |reth| {
+                let (middle, last) = ((O::WriteMiddle, Ext::None, MTU), (O::WriteLast, Ext::None, MTU));
+                vec![Some((O::WriteFirst, Ext::Reth(reth(4, 3)), MTU)), Some(middle), Some(last)]
+            },
+            true,
+        ),
+        (
+            "a WRITE that misses a packet",
+            |reth| vec![Some((O::WriteFirst, Ext::Reth(reth(4, 3)), MTU)), None, Some((O::WriteLast, Ext::None, MTU))],
+            true,
+        ),
+        (
+            "a WRITE that misses a packet for the same place",
+            |reth| vec![Some((O::WriteFirst, Ext::Reth(reth(8, 3)), MTU)), None, Some((O::WriteLast, Ext::None, MTU))],
+            false,
+        ),
+        (
+            "a WRITE without its first packet",
+            |_| vec![None, Some((O::WriteMiddle, Ext::None, MTU)), Some((O::WriteLast, Ext::None, MTU))],
+            false,
+        ),
+        ("a WRITE of one packet", |reth| vec![Some((O::WriteOnly, Ext::Reth(reth(4, 1)), MTU))], true),
+        ("one to the same place", |reth| vec![Some((O::WriteOnly, Ext::Reth(reth(9, 1)), MTU))], false),
+        (
+            "one that will be refused",
+            |reth| vec![Some((O::WriteOnly, Ext::Reth(Reth { va: 1, ..reth(4, 1) }), MTU))],
+            false,
+        ),
+        ("a SEND", |_| vec![Some((O::SendOnly, Ext::None, MTU))], false),
+        ("a READ", |reth| vec![Some((O::ReadRequest, Ext::Reth(reth(4, 1)), 0))], false),
+    ];
+    for (what, between, is_stored) in cases {
+        let mut qp = agreed();
+        let (addr, r_key) = (qp.remote.addr, RKey(qp.remote.key.0));
+        let reth = |block: u64, packets: u32| Reth { va: addr + 256 * block, r_key, dma_len: packets * 256 };
+        let byte = |qp: &SingleQp, block: u64| qp.node.memory().peek(addr + 256 * block, 1)[0];
+        let before = byte(&qp, 9);
+        qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(reth(0, 3)), &[1; MTU]);
+        qp.gets(O::WriteLast, RQ_PSN + 2, Ext::None, &[3; MTU]);
+        let mut psn = RQ_PSN + 3;
+        let mut is_whole = true;
+        for packet in between(&reth) {
+            match packet {
+                Some((operation, ext, len)) => qp.gets(operation, psn, ext, &vec![5; len]),
+                None => is_whole = false,
+            }
+            psn += 1;
+        }
+        qp.gets(O::WriteFirst, psn, Ext::Reth(reth(8, 3)), &[8; MTU]);
+        qp.gets(O::WriteMiddle, psn + 1, Ext::None, &[9; MTU]);
+        qp.gets(O::WriteLast, psn + 2, Ext::None, &[10; MTU]);
+        assert_eq!(byte(&qp, 9), if is_stored { 9 } else { before }, "behind {what}");
+        assert_eq!((byte(&qp, 8), byte(&qp, 10)), (before, before), "behind {what}");
+        qp.gets(O::WriteMiddle, RQ_PSN + 1, Ext::None, &[2; MTU]);
+        if is_stored && is_whole {
+            assert_eq!([8, 9, 10].map(|block| byte(&qp, block)), [8, 9, 10], "behind {what}");
+            assert_eq!(qp.sent().len(), 1, "all is acknowledged at once, behind {what}");
+            assert_eq!(qp.state(), QpState::Rts);
+        }
     }
 }
 

@@ -42,8 +42,12 @@ impl PsnBits {
 
     /// The bits that are not set of the first 32 or less among `count` PSNs from `first` on.
     pub(super) fn clear_word(&self, first: Psn, count: u32) -> u32 {
-        let inside = u32::MAX << 32_u32.saturating_sub(count).min(31);
-        !self.word(first) & if count == 0 { 0 } else { inside }
+        !self.word(first) & Self::first(count)
+    }
+
+    /// The first `count` bits of a word, or all.
+    pub(super) const fn first(count: u32) -> u32 {
+        if count >= 32 { u32::MAX } else { !(u32::MAX >> count) }
     }
 
     /// Writes those from `first` on.

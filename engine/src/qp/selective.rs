@@ -169,7 +169,7 @@ impl<H: Host> QueuePair<H> {
         let expected = self.responder.expected_psn();
         let mut kept = self.responder.kept.take().unwrap_or_else(|| Kept::new(&selective.memory).into());
         kept.advance(expected);
-        let place = self.early_place(&kept, packet);
+        let place = self.early_place(io, &mut kept, packet);
         let store = || place.is_some_and(|place| self.store_early(io, &place, packet.payload));
         let keeping = kept.keep(expected, packet, store);
         self.responder.kept = Some(kept);

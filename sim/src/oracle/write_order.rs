@@ -13,7 +13,7 @@ pub(super) struct WriteOrder {
     at: usize,
     /// Bytes of it that are stored, from its beginning on.
     stored: usize,
-    /// Bytes of it, and of the next request, that are stored behind the first missing one, as ends by requests and beginnings. `None`:
+    /// Bytes of it, and of later requests, that are stored behind the first missing one, as ends by requests and beginnings. `None`:
     /// there must be none.
     early: Option<BTreeMap<(usize, usize), usize>>,
 }
@@ -26,7 +26,8 @@ impl WriteOrder {
 
     /// Takes a store into the remote buffer of `ops`. It must be of the oldest WRITE that lacks some bytes, and of the bytes next to
     /// those before; or of later ones but the last: then the last byte of a message comes last, which programs wait for. Or it is from
-    /// the middle of the next WRITE, and the oldest one stores nothing there any more. Nothing is stored twice.
+    /// the middle of a later WRITE, all requests from the oldest one to it are WRITEs that will succeed, and none in front stores
+    /// anything there any more. Nothing is stored twice.
     pub(super) fn store(&mut self, ops: &[Planned], offset: usize, length: usize) -> Result<(), Complaint> {
         let writes = |op: &Planned| matches!(op.verb, Verb::Write | Verb::AtomicWrite);
         while ops.get(self.at).is_some_and(|op| !writes(op) || self.stored == op.data.len()) {
@@ -49,16 +50,23 @@ impl WriteOrder {
             self.go_on();
             return Ok(());
         }
-        let next = part_of(at + 1).filter(|part| {
-            let is_middle = ops.get(at + 1).is_some_and(|op| 0 < part.start && part.end < op.data.len());
-            let is_over = ops.get(at).is_some_and(|op| {
-                (offset..offset + length)
-                    .filter_map(|at| at.checked_sub(op.remote))
-                    .all(|at| at >= op.data.len() || self.is_stored(at))
-            });
-            is_middle && is_over && self.is_missing(at + 1, part)
-        });
-        let found = part.map(|part| (at, part)).or_else(|| next.map(|part| (at + 1, part)));
+        let leaves_alone = |at: usize, op: &Planned| {
+            (offset..offset + length)
+                .filter_map(|byte| byte.checked_sub(op.remote))
+                .all(|byte| byte >= op.data.len() || self.is_stored(at, byte))
+        };
+        let later = || {
+            (at..ops.len())
+                .zip(ops.get(at..)?)
+                .take_while(|(at, op)| op.verb == Verb::Write && op.poison.is_none() && leaves_alone(*at, op))
+                .map(|(at, _)| at + 1)
+                .find_map(|at| {
+                    let part = part_of(at)?;
+                    let is_middle = ops.get(at).is_some_and(|op| 0 < part.start && part.end < op.data.len());
+                    (is_middle && self.is_missing(at, &part)).then_some((at, part))
+                })
+        };
+        let found = part.map(|part| (at, part)).or_else(later);
         let due = ops.get(at).map(|op| op.remote..op.remote + op.data.len());
         match (found, &mut self.early) {
             (Some((at, part)), Some(early)) => _ = early.insert((at, part.start), part.end),
@@ -83,10 +91,10 @@ impl WriteOrder {
         (at > self.at || part.start >= self.stored) && before.is_none_or(|(_, end)| *end <= part.start)
     }
 
-    /// Whether a byte of the oldest WRITE is stored.
-    fn is_stored(&self, byte: usize) -> bool {
-        let before = self.early.iter().flat_map(|early| early.range((self.at, 0)..=(self.at, byte))).next_back();
-        byte < self.stored || before.is_some_and(|(_, end)| *end > byte)
+    /// Whether a byte of the oldest WRITE, or of a later one, is stored.
+    fn is_stored(&self, at: usize, byte: usize) -> bool {
+        let before = self.early.iter().flat_map(|early| early.range((at, 0)..=(at, byte))).next_back();
+        at == self.at && byte < self.stored || before.is_some_and(|(_, end)| *end > byte)
     }
 }
 
@@ -95,15 +103,14 @@ mod tests {
     use urxe_engine::rng::Rng;
     use urxe_wire::Mtu;
 
-    use super::super::plan::{Plan, Style};
+    use super::super::plan::{Plan, Poison, Style};
     use super::*;
 
-    /// Two WRITEs of so many bytes.
+    /// Some WRITEs of three bytes at least.
     fn writes() -> Vec<Planned> {
         let style = Style { ops: 64, mtu: Mtu::Mtu256, max_sge: 1, max_inline: 0, verbs: &[Verb::Write], poison: None };
         let mut ops = Plan::random(&mut Rng::new(1), &style).ops;
         ops.retain(|op| op.data.len() >= 3);
-        ops.truncate(2);
         ops
     }
 
@@ -122,6 +129,30 @@ mod tests {
         assert_eq!(check(&[head, second]), Some(1), "the last byte is missing");
         assert_eq!(check(&[first, second, second]), Some(2), "after the last");
         assert_eq!(check(&[(first.0, first.1 + 1)]), Some(0), "too long");
+    }
+
+    /// The middle of a later WRITE may be stored where all requests in front of it are WRITEs that will succeed.
+    #[test]
+    fn the_middle_of_a_later_write_is_stored_early_too() {
+        let mut ops: Vec<_> = writes().into_iter().filter(|op| op.data.len() >= 8).take(3).collect();
+        assert_eq!(ops.len(), 3);
+        let check = |ops: &[Planned], stores: &[(usize, usize)]| {
+            let mut order = WriteOrder::new(true);
+            stores.iter().position(|&(offset, length)| order.store(ops, offset, length).is_err())
+        };
+        let [first, second, third] = [0, 1, 2].map(|nth| (ops[nth].remote, ops[nth].data.len()));
+        assert_eq!(check(&ops, &[(third.0 + 1, 2), first, second, (third.0, 1), (third.0 + 3, third.1 - 3)]), None);
+        assert_eq!(check(&ops, &[(third.0, 1)]), Some(0), "its first bytes");
+        assert_eq!(check(&ops, &[(third.0 + 1, third.1 - 1)]), Some(0), "its last");
+        assert_eq!(check(&ops, &[(third.0 + 1, 2), (third.0 + 2, 2)]), Some(1), "twice");
+        ops[1].poison = Some(Poison::RKey);
+        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), Some(0), "behind one that fails");
+        (ops[1].verb, ops[1].poison) = (Verb::Send, None);
+        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), Some(0), "behind a SEND");
+        (ops[1].verb, ops[1].remote) = (Verb::Write, third.0 + 2);
+        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), Some(0), "the second one begins there");
+        ops[1].remote += 1;
+        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), None);
     }
 
     /// Where packets behind a gap are kept, their bytes may be stored, but for the last ones, and those of the next message but for the

@@ -18,6 +18,7 @@ mod replay;
 mod resource;
 pub(super) mod responder;
 mod response_queue;
+mod upcoming;
 mod write_reorder;
 
 pub(super) use response_queue::Burst;

@@ -2,14 +2,16 @@
 //!
 //! The bytes of one message may be stored in any order (IBA 9.5), and a copy is saved: at 1 % lost nearly all packets come behind a
 //! gap. Programs that wait for the last byte rely on it to come last, so the last packet waits for its turn. So does the first: it
-//! says where its message goes. Besides the message under way the next one is stored so, as far as nothing of the message under way
-//! is still to be stored at the same place. In its turn a packet is checked as ever; only the copy is left out.
+//! says where its message goes. Besides the message under way those behind it are stored so, [as far as it is known](super::upcoming)
+//! that they are WRITEs and where their bytes go, and where nothing in front of them is still to be stored. In its turn a packet is
+//! checked as ever; only the copy is left out.
 
 use urxe_wire::opcode::Kind;
 use urxe_wire::{Ext, Packet, Psn, Reth};
 
-use super::kept::Kept;
+use super::kept::{Kept, WINDOW};
 use super::responder::{Inbound, ask};
+use super::upcoming::UpcomingWrite;
 use crate::access::Access;
 use crate::host::{Host, Io};
 use crate::memory::{self, Ask, Touch};
@@ -27,40 +29,53 @@ impl<H: Host> QueuePair<H> {
     /// Place of the bytes of a packet behind a gap, if it is from the middle of a WRITE and they may be stored at once.
     //= spec/selective.md#sel-011
     //# Bytes of a WRITE MAY be stored before those in front of them, if they are of neither its first nor its last packet,
-    //# it is the one under way or the next, and nothing in front of them is to be stored at the same place.
-    pub(in crate::qp) fn early_place(&self, kept: &Kept, packet: &Packet<'_>) -> Option<Place> {
+    //# all requests from the one under way to it are WRITEs whose memory was checked, and nothing in front of them is to be
+    //# stored at the same place.
+    pub(in crate::qp) fn early_place(&self, io: &Io<'_, H>, kept: &mut Kept, packet: &Packet<'_>) -> Option<Place> {
         let Some(Inbound::Write { reth, received }) = &self.responder.inbound else { return None };
         let (bth, mtu) = (packet.bth(), self.attr.path_mtu.bytes());
         let info = bth.opcode.info();
         let is_middle = info.kind == Kind::Write && !info.position.starts() && !info.position.ends();
         let may = self.attr.access.contains(Access::REMOTE_WRITE) && self.config.quirks.writes().is_none();
-        if !is_middle || packet.payload.len() != mtu || !may {
+        let (psn, expected) = (bth.psn, self.responder.expected);
+        let behind = psn.advance_from(expected);
+        if !is_middle || packet.payload.len() != mtu || !may || behind > WINDOW.into() {
             return None;
         }
-        let (mtu, received, length) = (mtu as u64, u64::from(*received), u64::from(reth.dma_len));
+        let mtu = mtu as u64;
+        let (rest, length) = (u64::from(reth.dma_len.saturating_sub(*received)), u64::from(reth.dma_len));
         // All packets before it are of this message and full, or this is no packet of the message.
-        let offset = received + u64::from(bth.psn.advance_from(self.responder.expected)) * mtu;
+        let offset = u64::from(*received) + u64::from(behind) * mtu;
         if offset + mtu < length {
             return Some(Place { reth: *reth, offset });
         }
-        let packets = u32::try_from((length - received).div_ceil(mtu)).ok()?;
-        let next = self.responder.expected.add(packets);
-        let place = Place {
-            reth: write_from(kept, next, packet.payload.len())?,
-            offset: u64::try_from(bth.psn.distance_from(next)).ok()? * mtu,
-        };
-        let is_inside = place.offset + mtu < u64::from(place.reth.dma_len) && place.reth.dma_len <= 1 << 31;
-        // Addresses under another key may be those of the same memory.
-        let is_comparable = place.reth.r_key == reth.r_key;
-        // What of the message under way goes to the same place.
-        let from = place.reth.va.checked_add(place.offset)?;
-        let (from, to) = (from.saturating_sub(reth.va), (from.checked_add(mtu)?).saturating_sub(reth.va));
-        let (from, to) = (from.max(received), to.min(length));
-        let is_stored = |psn| kept.get(psn).is_some_and(|kept| kept.is_stored());
-        let mut packets = (from.saturating_sub(received) / mtu)..(to.saturating_sub(received).div_ceil(mtu));
-        let is_free = from >= to
-            || packets.all(|nth| u32::try_from(nth).is_ok_and(|nth| is_stored(self.responder.expected.add(nth))));
-        (is_inside && is_comparable && is_free).then_some(place)
+        let next = expected.add(u32::try_from(rest.div_ceil(mtu)).ok()?);
+        let mut upcoming = core::mem::take(&mut kept.upcoming);
+        upcoming.follow(next, psn, |psn| self.write_from(io, kept, psn));
+        // Packets of the message under way that are stored have left: it is as if it began behind these.
+        let reth = Reth { va: reth.va.wrapping_add(u64::from(*received)), dma_len: u32::try_from(rest).ok()?, ..*reth };
+        let under_way = UpcomingWrite::new(expected, next.advance_from(expected), reth);
+        let place = upcoming.middle(psn, &under_way, self.attr.path_mtu, &kept.stored);
+        kept.upcoming = upcoming;
+        place.map(|(reth, offset)| Place { reth, offset })
+    }
+
+    /// The WRITE that begins at this PSN, if its first packet is kept and its memory may be written to.
+    //= spec/responder.md#rsp-009
+    //# All of the memory that a WRITE names MUST be checked before its first byte is stored.
+    fn write_from(&self, io: &Io<'_, H>, kept: &Kept, psn: Psn) -> Option<UpcomingWrite> {
+        let packet = kept.get(psn)?.packet();
+        let (info, mtu) = (packet.bth().opcode.info(), self.attr.path_mtu);
+        let (Ext::Reth(reth) | Ext::RethImmDt(reth, _)) = *packet.ext() else { return None };
+        let is_only = info.position.ends();
+        let (len, dma_len) = (packet.payload.len(), reth.dma_len as usize);
+        let fits = if is_only { len == dma_len } else { len == mtu.bytes() && len < dma_len && dma_len <= 1 << 31 };
+        if info.kind != Kind::Write || !info.position.starts() || !fits {
+            return None;
+        }
+        let whole = ask(self.peer(io), &reth, Access::REMOTE_WRITE);
+        let may = dma_len == 0 || memory::access(io.memory, &whole, Touch::Look).is_ok();
+        may.then_some(UpcomingWrite::new(psn, mtu.packets(reth.dma_len), reth))
     }
 
     /// Stores the bytes of a packet behind a gap at their place. Returns whether they are stored.
@@ -68,21 +83,6 @@ impl<H: Host> QueuePair<H> {
         let Some(va) = place.reth.va.checked_add(place.offset) else { return false };
         let whole = ask(self.peer(io), &place.reth, Access::REMOTE_WRITE);
         let part = Ask { va, length: payload.len() as u64, ..whole };
-        // The next message's memory has not been checked yet.
-        //= spec/responder.md#rsp-009
-        //# All of the memory that a WRITE names MUST be checked before its first byte is stored.
-        memory::access(io.memory, &whole, Touch::Look).is_ok()
-            && memory::access(io.memory, &part, Touch::Write(payload)).is_ok()
-    }
-}
-
-/// The RETH of a WRITE of several packets whose first is kept at this PSN, and has `len` bytes.
-fn write_from(kept: &Kept, psn: Psn, len: usize) -> Option<Reth> {
-    let packet = kept.get(psn)?.packet();
-    let info = packet.bth().opcode.info();
-    let begins = info.kind == Kind::Write && info.position.starts() && !info.position.ends();
-    match packet.ext() {
-        Ext::Reth(reth) if begins && packet.payload.len() == len => Some(*reth),
-        _ => None,
+        memory::access(io.memory, &part, Touch::Write(payload)).is_ok()
     }
 }
