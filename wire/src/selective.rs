@@ -97,7 +97,7 @@ impl<'a> Bitmap<'a> {
         }
     }
 
-    /// Its bits, 32 at a time, most significant first.
+    /// Returns its bits, 32 at a time, most significant first.
     pub fn words(self) -> impl Iterator<Item = u32> {
         self.0.chunks_exact(4).filter_map(|bytes| bytes.first_chunk().copied()).map(u32::from_be_bytes)
     }
@@ -172,6 +172,7 @@ mod tests {
         set.iter().for_each(|&behind| Bitmap::set(&mut bytes, behind));
         assert_eq!(bytes[0], 0b1110_0001);
         let bitmap = Bitmap::new(&bytes).unwrap();
+        assert_eq!(bitmap.words().collect::<Vec<_>>()[..3], [0xE180_0001, 0x8000_0000, 0]);
         assert_eq!(bitmap.arrived().map(|behind| behind as usize).collect::<Vec<_>>(), set);
         let ranges: Vec<_> = bitmap.ranges(Psn::new(0xFF_FFFE)).map(|(a, b)| (a.get(), b.get())).collect();
         assert_eq!(ranges, [(0xFF_FFFF, 1), (6, 7), (30, 31), (2046, 2046)]);

@@ -186,6 +186,7 @@ impl Kept {
     pub(in crate::qp) fn rest(&mut self, expected: Psn) -> bool {
         self.advance(expected);
         self.places.clear();
+        self.upcoming.clear();
         while self.bytes > MOST_SPARE
             && let Some(buffer) = self.spare.pop()
         {
@@ -206,6 +207,7 @@ impl Kept {
         if by == 0 {
             return;
         }
+        self.upcoming.forget(expected);
         let first = core::mem::replace(&mut self.base, expected);
         for (_, nth) in (0..by.min(self.places.len())).zip(0..) {
             if let Some(Some(kept)) = self.places.pop_front() {

@@ -24,7 +24,7 @@ pub(super) struct UpcomingWrite {
 }
 
 impl UpcomingWrite {
-    /// One of so many packets, the first of them at this PSN.
+    /// Makes a WRITE of so many packets, the first of them at this PSN.
     pub(super) const fn new(first: Psn, packets: u32, reth: Reth) -> Self {
         Self { first, packets, reth, free: 0, looked_at: 0 }
     }
@@ -39,8 +39,8 @@ impl UpcomingWrite {
         behind < 32 && self.free << behind >> 31 != 0
     }
 
-    /// Which of 32 places of a packet each, from `va` on, this WRITE stores nothing at any more, and all of which of these it has
-    /// stored.
+    /// Returns bits of 32 places of a packet each, from `va` on: those at which this WRITE stores nothing any more, and those all of
+    /// which it has stored.
     fn leaves_alone(&self, r_key: RKey, va: u64, mtu: Mtu, stored: &PsnBits) -> (u32, u32) {
         if self.reth.dma_len == 0 {
             return (u32::MAX, 0);
@@ -62,7 +62,8 @@ impl UpcomingWrite {
         (free & free_too, has_stored & has_stored_too)
     }
 
-    /// Which of 32 packets from the `nth` on are stored already or are none of this WRITE's, and which are stored.
+    /// Returns bits of 32 packets from the `nth` on: those that are stored already or are none of this WRITE's, and those that are
+    /// stored.
     fn free_from(&self, nth: i64, stored: &PsnBits) -> (u32, u32) {
         if nth <= -32 || nth >= i64::from(self.packets) {
             return (u32::MAX, 0);
@@ -80,12 +81,22 @@ impl UpcomingWrite {
 pub(super) struct Upcoming(VecDeque<UpcomingWrite>);
 
 impl Upcoming {
+    /// Forgets the WRITEs that begin before `expected`.
+    #[inline]
+    pub(super) fn forget(&mut self, expected: Psn) {
+        while self.0.front().is_some_and(|write| write.first.distance_from(expected) < 0) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Follows the WRITEs from `next` on, the PSN behind the message under way, until one contains `psn`, as far as `begins` tells
     /// of the WRITE that begins at a PSN.
     pub(super) fn follow(&mut self, next: Psn, psn: Psn, begins: impl Fn(Psn) -> Option<UpcomingWrite>) {
-        while self.0.front().is_some_and(|write| write.first.distance_from(next) < 0) {
-            self.0.pop_front();
-        }
         if self.0.front().is_some_and(|write| write.first != next) {
             self.0.clear();
         }
@@ -166,6 +177,10 @@ mod tests {
         // What begins at 8 is not known.
         upcoming.follow(known[0].first, Psn::new(10), begins);
         assert_eq!(shown(&upcoming), [0xFF_FFFE, 2, 3]);
+        upcoming.forget(Psn::new(1));
+        upcoming.follow(Psn::new(2), Psn::new(4), |_| None);
+        assert_eq!(shown(&upcoming), [2, 3], "the first is under way");
+        upcoming.forget(Psn::new(3));
         upcoming.follow(Psn::new(3), Psn::new(4), |_| None);
         assert_eq!(shown(&upcoming), [3], "those before it are under way or over");
         upcoming.follow(Psn::new(9), Psn::new(9), begins);

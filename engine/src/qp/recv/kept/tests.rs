@@ -1,4 +1,4 @@
-//! What is kept of packets behind a gap, and the memory that it takes.
+//! Tests of packets behind a gap that are kept, and of the memory that they take.
 
 use std::vec;
 use std::vec::Vec;

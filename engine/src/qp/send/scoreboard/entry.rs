@@ -30,7 +30,7 @@ pub(in crate::qp::send) struct Entry {
     pub(super) overtaken: Option<Instant>,
     /// Time at which it was sent again; `None`: it was not.
     pub(super) again: Option<Instant>,
-    /// It was sent more than once.
+    /// Whether it was sent more than once.
     pub(super) resent: bool,
     /// A probe has asked for that, and no news of a gap.
     pub(super) probed: bool,

@@ -37,7 +37,7 @@ pub(super) struct Scoreboard {
     come: PsnBits,
     /// PSNs of requests that are answered by responses, and of these.
     answered_psns: usize,
-    /// None before it is lost.
+    /// PSN before which none is lost.
     lost_from: Psn,
     /// The number of the packet that is sent next.
     next: u32,
