@@ -48,7 +48,7 @@ pub(in crate::qp) struct Kept {
     packets: usize,
     /// Which places are taken.
     bits: PsnBits,
-    /// Of which packets the bytes are stored already.
+    /// PSNs of packets whose bytes are stored already.
     pub(super) stored: PsnBits,
     /// WRITEs behind the message under way.
     pub(super) upcoming: Upcoming,

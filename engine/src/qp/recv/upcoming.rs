@@ -110,7 +110,7 @@ impl Upcoming {
         }
     }
 
-    /// Where the packet at `psn` goes, by RETH and offset, if it is neither the first nor the last of a WRITE that is known, and
+    /// Returns the place of the packet at `psn`, by RETH and offset, if it is neither the first nor the last of a WRITE that is known, and
     /// what is in front of it, from the WRITE `under_way` on, stores nothing there any more. Of the packets of these `stored` tells
     /// which are stored.
     pub(super) fn middle(
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_free_later_is_found() {
+    fn a_place_that_becomes_free_later_is_found() {
         let (under_way, mut stored, mut upcoming) = (write(0, 4), PsnBits::default(), Upcoming::default());
         upcoming.follow(Psn::new(4), Psn::new(5), |psn| Some(write(psn.get(), 4)));
         assert_eq!(upcoming.middle(Psn::new(5), &under_way, MTU, &stored), None);
