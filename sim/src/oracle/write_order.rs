@@ -25,8 +25,8 @@ impl WriteOrder {
     }
 
     /// Takes a store into the remote buffer of `ops`. It must be of the oldest WRITE that lacks some bytes, and of the bytes next to
-    /// those before; or of later ones but the last: then the last byte of a message comes last, which programs wait for. Or it is from
-    /// the middle of a later WRITE, all requests from the oldest one to it are WRITEs that will succeed, and none in front stores
+    /// those before; or of later ones but the first and the last: then the last byte of a message comes last, which programs wait for. Or
+    /// it is from the middle of a later WRITE, all requests from the oldest one to it are WRITEs that will succeed, and none in front stores
     /// anything there any more. Nothing is stored twice.
     pub(super) fn store(&mut self, ops: &[Planned], offset: usize, length: usize) -> Result<(), Complaint> {
         let writes = |op: &Planned| matches!(op.verb, Verb::Write | Verb::AtomicWrite);
@@ -40,9 +40,10 @@ impl WriteOrder {
             Some(first..first + length).filter(|part| part.end <= op.data.len())
         };
         let (at, stored) = (self.at, self.stored);
+        // Before the first bytes of a message it is not known where it goes, nor whether all before it was carried out.
+        let may_be_early = self.early.is_some() && stored > 0;
         let part = part_of(at).filter(|part| {
-            let is_early =
-                self.early.is_some() && offset + length < ops.get(at).map_or(0, |op| op.remote + op.data.len());
+            let is_early = may_be_early && offset + length < ops.get(at).map_or(0, |op| op.remote + op.data.len());
             self.is_missing(at, part) && (part.start == stored || is_early)
         });
         if let Some(part) = part.clone().filter(|part| part.start == stored) {
@@ -55,14 +56,16 @@ impl WriteOrder {
                 .filter_map(|byte| byte.checked_sub(op.remote))
                 .all(|byte| byte >= op.data.len() || self.is_stored(at, byte))
         };
+        let succeeds = |op: &Planned| op.verb == Verb::Write && op.poison.is_none();
         let later = || {
             (at..ops.len())
-                .zip(ops.get(at..)?)
-                .take_while(|(at, op)| op.verb == Verb::Write && op.poison.is_none() && leaves_alone(*at, op))
+                .zip(ops.get(at..).filter(|_| may_be_early)?)
+                .take_while(|(at, op)| succeeds(op) && leaves_alone(*at, op))
                 .map(|(at, _)| at + 1)
                 .find_map(|at| {
                     let part = part_of(at)?;
-                    let is_middle = ops.get(at).is_some_and(|op| 0 < part.start && part.end < op.data.len());
+                    let is_inside = |op: &Planned| 0 < part.start && part.end < op.data.len();
+                    let is_middle = ops.get(at).is_some_and(|op| succeeds(op) && is_inside(op));
                     (is_middle && self.is_missing(at, &part)).then_some((at, part))
                 })
         };
@@ -141,18 +144,22 @@ mod tests {
             stores.iter().position(|&(offset, length)| order.store(ops, offset, length).is_err())
         };
         let [first, second, third] = [0, 1, 2].map(|nth| (ops[nth].remote, ops[nth].data.len()));
-        assert_eq!(check(&ops, &[(third.0 + 1, 2), first, second, (third.0, 1), (third.0 + 3, third.1 - 3)]), None);
-        assert_eq!(check(&ops, &[(third.0, 1)]), Some(0), "its first bytes");
-        assert_eq!(check(&ops, &[(third.0 + 1, third.1 - 1)]), Some(0), "its last");
-        assert_eq!(check(&ops, &[(third.0 + 1, 2), (third.0 + 2, 2)]), Some(1), "twice");
+        let (begun, rest, third_rest) = ((first.0, 1), (first.0 + 1, first.1 - 1), (third.0 + 3, third.1 - 3));
+        assert_eq!(check(&ops, &[begun, (third.0 + 1, 2), rest, second, (third.0, 1), third_rest]), None);
+        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), Some(0), "before the first message has begun");
+        assert_eq!(check(&ops, &[begun, (third.0, 1)]), Some(1), "its first bytes");
+        assert_eq!(check(&ops, &[begun, (third.0 + 1, third.1 - 1)]), Some(1), "its last");
+        assert_eq!(check(&ops, &[begun, (third.0 + 1, 2), (third.0 + 2, 2)]), Some(2), "twice");
         ops[1].poison = Some(Poison::RKey);
-        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), Some(0), "behind one that fails");
+        assert_eq!(check(&ops, &[begun, (third.0 + 1, 2)]), Some(1), "behind one that fails");
         (ops[1].verb, ops[1].poison) = (Verb::Send, None);
-        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), Some(0), "behind a SEND");
+        assert_eq!(check(&ops, &[begun, (third.0 + 1, 2)]), Some(1), "behind a SEND");
         (ops[1].verb, ops[1].remote) = (Verb::Write, third.0 + 2);
-        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), Some(0), "the second one begins there");
+        assert_eq!(check(&ops, &[begun, (third.0 + 1, 2)]), Some(1), "the second one begins there");
         ops[1].remote += 1;
-        assert_eq!(check(&ops, &[(third.0 + 1, 2)]), None);
+        assert_eq!(check(&ops, &[begun, (third.0 + 1, 2)]), None);
+        ops[2].poison = Some(Poison::RKey);
+        assert_eq!(check(&ops, &[begun, (third.0 + 1, 2)]), Some(1), "it will be refused itself");
     }
 
     /// Where packets behind a gap are kept, their bytes may be stored, but for the last ones, and those of the next message but for the
@@ -166,16 +173,17 @@ mod tests {
             stores.iter().position(|&(offset, length)| order.store(&ops, offset, length).is_err())
         };
         assert_eq!(check(&[(at, 1), (at + 4, 1), (at + 2, 2), (at + 1, 1), (at + 5, len - 5)]), None);
-        assert_eq!(check(&[(at + 1, 2), (at + 2, 2)]), Some(1), "a byte twice");
-        assert_eq!(check(&[(at + 1, 2), (at, 2)]), Some(1), "the same");
+        assert_eq!(check(&[(at, 1), (at + 2, 2), (at + 3, 2)]), Some(2), "a byte twice");
+        assert_eq!(check(&[(at, 1), (at + 2, 2), (at + 1, 2)]), Some(2), "the same");
         assert_eq!(check(&[(at, 2), (at + 1, 2)]), Some(1), "the same");
+        assert_eq!(check(&[(at + 1, 2)]), Some(0), "before its first bytes");
         assert_eq!(check(&[(at, 1), (at + len - 1, 1)]), Some(1), "the last byte is early");
         if let Some(second) = ops.get(1) {
             let (next, end) = (second.remote, second.data.len());
             assert_eq!(check(&[(at, len - 1), (next, 1)]), Some(1), "the message before is not complete");
             assert_eq!(check(&[(at, len - 1), (next + 1, 2), (at + len - 1, 1), (next, 1), (next + 3, end - 3)]), None);
-            assert_eq!(check(&[(next + 1, 2), (next + 2, 1)]), Some(1), "a byte of the next one twice");
-            assert_eq!(check(&[(next + 1, end - 1)]), Some(0), "the last byte of the next one is early");
+            assert_eq!(check(&[(at, 1), (next + 1, 2), (next + 2, 1)]), Some(2), "a byte of the next one twice");
+            assert_eq!(check(&[(at, 1), (next + 1, end - 1)]), Some(1), "the last byte of the next one is early");
         }
     }
 }

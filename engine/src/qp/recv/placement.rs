@@ -50,11 +50,11 @@ impl<H: Host> QueuePair<H> {
             return Some(Place { reth: *reth, offset });
         }
         let next = expected.add(u32::try_from(rest.div_ceil(mtu)).ok()?);
-        let mut upcoming = core::mem::take(&mut kept.upcoming);
-        upcoming.follow(next, psn, |psn| self.write_from(io, kept, psn));
         // Packets of the message under way that are stored have left: it is as if it began behind these.
         let reth = Reth { va: reth.va.wrapping_add(u64::from(*received)), dma_len: u32::try_from(rest).ok()?, ..*reth };
         let under_way = UpcomingWrite::new(expected, next.advance_from(expected), reth);
+        let mut upcoming = core::mem::take(&mut kept.upcoming);
+        upcoming.follow(next, psn, |psn| self.write_from(io, kept, psn));
         let place = upcoming.middle(psn, &under_way, self.attr.path_mtu, &kept.stored);
         kept.upcoming = upcoming;
         place.map(|(reth, offset)| Place { reth, offset })

@@ -49,7 +49,8 @@ impl UpcomingWrite {
             // Addresses under another key may be those of the same memory.
             return (0, 0);
         }
-        // The memory of both was checked: they are addresses of one region.
+        // The memory of both was checked: they are addresses of one region. Of pages that a region has twice nothing is known here
+        // (docs/internals/selective-repeat.md).
         let distance = va.wrapping_sub(self.reth.va).cast_signed();
         // An MTU is a power of two.
         let bytes = mtu.bytes() as u64;
