@@ -112,7 +112,7 @@ $(VENV)/.$(SCAPY): | packages
 # A command that runs the tests of several users, or with --no-run builds them: only root can be all of the users.
 several-users = if [ "$$(id -u)" -eq 0 ]; then \
 	    $(CARGO) test $(1) -p urxe-tests --test status_processes --test run_folder --test last_ack --test other_users --test raw_ethernet --test raw_xdp -- --ignored && \
-	    $(CARGO) test $(1) -p urxe-net --test ports -- --ignored --skip processes::child; \
+	    $(CARGO) test $(1) -p urxe-net --test ports -- --ignored --skip processes::child --skip loopback::forking; \
 	else echo "not run: tests of several users, which need root." >&2; fi
 
 # Several test programs at a time: most of them wait more than they compute.

@@ -144,9 +144,9 @@ fn rping_whose_device_is_taken_out() -> Result<()> {
 
 /// Lets no more RoCE packets in. Whoever sends them does not notice.
 fn drop_incoming_packets(host: &Host) -> Result<()> {
-    const RULE: &str =
-        "table inet drop_4791 { chain input { type filter hook input priority 0; udp dport 4791 drop; } }";
-    host.run("nft", &[&format!("add {RULE}")]).map(drop)
+    const RULE: &str = "add table inet drop_4791; add chain inet drop_4791 input { type filter hook input priority 0; }; \
+                        add rule inet drop_4791 input udp dport 4791 drop";
+    host.run("nft", &[RULE]).map(drop)
 }
 
 /// An interface that is removed takes the device along, as the kernel's rxe has it.

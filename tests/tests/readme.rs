@@ -1,7 +1,6 @@
 //! README: its commands run, from those that get urxe to those of every day, and so do the C program and the lines for Python and Cargo.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -57,9 +57,9 @@ fn a_firewall_that_lets_nothing_out_for_a_while() -> Result<()> {
     let stream = Perftest::start("ib_write_bw", &["-u", "17", "-D", "20"], world.host(), &other)?;
     wait_until("packets flow", || Ok(other.packets_sent("veth0")? > 1000))?;
     // sendmsg says EPERM where the way out drops a packet.
-    const WALL: &str =
-        "table inet wall { chain out { type filter hook output priority 0; udp dport 4791 counter drop; } }";
-    other.run("nft", &[&format!("add {WALL}")])?;
+    const WALL: &str = "add table inet wall; add chain inet wall out { type filter hook output priority 0; }; \
+                        add rule inet wall out udp dport 4791 counter drop";
+    other.run("nft", &[WALL])?;
     wait_until("packets are dropped", || {
         Ok(!other.run("nft", &["list", "table", "inet", "wall"])?.stdout.contains("packets 0 "))
     })?;

@@ -79,9 +79,7 @@ fn counters_of_each_queue_pair() {
             // No receive is posted: RNR NAKs, until there is one.
             busy.near.qp.post_send(&SendWr::new(Op::Send, &[]))?;
             let (near, far) = (busy.near.qp.number(), busy.far.qp.number());
-            urxe_tests::wait_until("it is not ready", || {
-                Ok(counted(near)?["counters"]["rcvd_rnr_err"].as_u64() > Some(0))
-            })?;
+            wait_until("it is not ready", || Ok(counted(near)?["counters"]["rcvd_rnr_err"].as_u64() > Some(0)))?;
             busy.far.qp.post_recv(&RecvWr::new(1, &[]))?;
             ensure!(busy.near.send_cq.next()?.status == Status::SUCCESS);
             ensure!(busy.near.complete(&write(4000))?.status == Status::REM_ACCESS_ERR);

@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::process::Command;
 
 use urxe_net::Destination;
 use urxe_wire::icrc::Check;
@@ -319,6 +320,15 @@ fn a_vanished_owner_is_succeeded() {
 //# The child of a fork MUST have no part in its parent's device.
 #[test]
 fn a_forked_child_lets_go_of_everything() {
+    // In a process of its own: the child of a fork has copies of what other tests have open.
+    let this = std::env::current_exe().unwrap();
+    let arguments = ["loopback::forking", "--exact", "--ignored", "--nocapture"];
+    assert!(Command::new(this).args(arguments).status().unwrap().success());
+}
+
+#[test]
+#[ignore = "a_forked_child_lets_go_of_everything starts it as a process of its own"]
+fn forking() {
     alone(|| {
         let owner = End::on("lo");
         // SAFETY: the child calls only what is async-signal-safe: close(2) by way of `Port::close`, pause, _exit.

@@ -1,6 +1,8 @@
 //! Network namespaces that live as long as the thread or process in them.
 
 use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd as _;
 use std::process::Command;
 
 /// Runs `f` in a thread of its own that is alone in a new network namespace, with `lo` up. Processes it starts are in
@@ -9,7 +11,7 @@ pub(crate) fn alone<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             enter_new();
-            ip("link set lo up");
+            set_loopback_up();
             f()
         });
         match thread.join() {
@@ -42,6 +44,20 @@ pub(crate) fn enter_new() {
     // SAFETY: no pointer involved; only the calling thread changes its namespace.
     let rc = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     assert_eq!(rc, 0, "a network namespace: {} (these tests need root or user namespaces)", io::Error::last_os_error());
+}
+
+/// Sets `lo` of the calling thread's namespace up, without a program: until it runs, that would have what the tests have open.
+pub(crate) fn set_loopback_up() {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: all zeros is a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING).try_into().unwrap();
+    // SAFETY: SIOCSIFFLAGS reads a valid `ifreq`.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    assert_eq!(rc, 0, "lo: {}", io::Error::last_os_error());
 }
 
 /// `ip` of iproute2, in the calling thread's namespace.

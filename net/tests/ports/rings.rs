@@ -10,7 +10,7 @@ use urxe_wire::Gid;
 use urxe_wire::icrc::Check;
 
 use crate::end::{End, PATIENCE, destination};
-use crate::namespace::{alone, enter_new, ip};
+use crate::namespace::{alone, enter_new, ip, set_loopback_up};
 
 /// First IPv4, first IPv6.
 const GIDS: [usize; 2] = [1, 2];
@@ -323,7 +323,7 @@ fn another_network_namespace_is_another_host() {
         scope
             .spawn(|| {
                 enter_new();
-                ip("link set lo up");
+                set_loopback_up();
                 ip("link add wire0 type veth peer name wire1");
                 ip("address add 10.9.0.1/24 dev wire0");
                 ip("link set wire0 up");

@@ -134,7 +134,8 @@ impl Device {
     /// Has the sockets readable when anything comes. False if that is not to be waited for: something is there, or somebody
     /// receives.
     pub(crate) fn prepare_to_wait(&self) -> bool {
-        try_lock(&self.token).is_some_and(|mut token| token.receiver.prepare_to_wait())
+        // A device that was closed meanwhile has no descriptors: their numbers may be others' by now.
+        try_lock(&self.token).is_some_and(|mut token| token.work.is_some() && token.receiver.prepare_to_wait())
     }
 
     /// The sockets were found readable: whoever receives next looks at all.
