@@ -117,7 +117,7 @@ several-users = if [ "$$(id -u)" -eq 0 ]; then \
 
 # Several test programs at a time: most of them wait more than they compute.
 .PHONY: test
-test: rust setup build ## every test, TEST_JOBS (3) programs of them at a time
+test: rust setup build ## every test but those of cm, matrix, shared-link and cargo-install; TEST_JOBS (3) programs of them at a time
 	scripts/test-binaries --jobs $(TEST_JOBS)
 	$(CARGO) test --workspace --doc
 	@$(call several-users)
@@ -132,7 +132,7 @@ test: rust setup build ## every test, TEST_JOBS (3) programs of them at a time
 # Built before the processors are taken. The printed seed repeats a failure: SEED=. Several test programs at a
 # time: one alone would mostly wait for its turn.
 .PHONY: test-under-load
-test-under-load: setup build ## every test, JOBS (6) programs of them at a time, beside SPINNERS (20) programs that want the processors, ROUNDS (1) times
+test-under-load: setup build ## every test program of the workspace, JOBS (6) at a time, beside SPINNERS (20) programs that want the processors, ROUNDS (1) times
 	$(CARGO) test --workspace --no-run
 	$(call several-users,--no-run)
 	@# A round that fails does not end the others, nor do failed tests keep a round from those of several users.
@@ -420,7 +420,7 @@ lint: ## format and clippy, without warnings, before a commit
 	CARGO_TARGET_DIR=$(TARGET_DIR)/device-plugin $(CARGO) clippy --locked --manifest-path device-plugin/Cargo.toml --all-targets -- -D warnings
 
 .PHONY: doc
-doc: ## the rooms' documentation
+doc: ## documentation of all crates, without warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 
 # RUSTUP=install fetches the toolchain by rustup; without it the toolchain must be there.
@@ -440,7 +440,7 @@ endif
 	    cargo +nightly miri test --locked -p urxe-wire -p urxe-engine --lib
 
 .PHONY: deny
-deny: $(TOOLS)/bin/cargo-deny ## licences, duplicates, sources and advisories of the dependencies; DENY='licenses bans sources' needs no network
+deny: $(TOOLS)/bin/cargo-deny ## licences, duplicates, sources and advisories of the dependencies; DENY='licenses bans sources' needs crates.io only
 	$(TOOLS)/bin/cargo-deny --locked check $(DENY)
 	cd device-plugin && $(TOOLS)/bin/cargo-deny --locked check $(DENY)
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as Moment};
 
 use urxe_faults::{Dictionary, Mutation};
 use urxe_wire::opcode::{Position, Role};
-use urxe_wire::{Ext, Header, Mtu, Operation, Psn, RKey, Reth, Syndrome};
+use urxe_wire::{Ext, Header, Mtu, Operation, Psn, RKey, Reth, Syndrome, Transport};
 
 use crate::Error;
 use crate::arrived::Arrived;
@@ -80,6 +80,8 @@ struct Round<'r> {
     /// PSN of the first captured request, and of the first live one.
     origin: Option<(Psn, Psn)>,
     requests: VecDeque<Arrived>,
+    /// PSNs and opcodes of the other end's requests on RC.
+    known: HashSet<(u32, u8)>,
     responses: Vec<Arrived>,
     /// Private data and payloads of the other end's messages: captured, and live.
     messages: Vec<(Vec<u8>, Vec<u8>)>,
@@ -164,6 +166,7 @@ impl<'r> Round<'r> {
             replay,
             origin: None,
             requests: VecDeque::new(),
+            known: HashSet::new(),
             responses: Vec::new(),
             messages: vec![(replay.private_data.clone(), private_data.to_vec())],
             keys: Vec::new(),
@@ -268,11 +271,17 @@ impl<'r> Round<'r> {
                         peer.send(bytes, 0)?;
                     }
                 }
-                (Some(Role::Request), _) => self.requests.push_back(arrived),
+                (Some(Role::Request), _) if self.is_new(&arrived) => self.requests.push_back(arrived),
                 (Some(Role::Response), _) => self.responses.push(arrived),
                 _ => {}
             }
         }
+    }
+
+    /// Whether a request of the other end comes for the first time. On RC it is sent again when its ACK is late.
+    fn is_new(&mut self, arrived: &Arrived) -> bool {
+        let Some(bth) = arrived.packet().map(|packet| *packet.bth()) else { return false };
+        bth.opcode.transport() != Transport::Rc || self.known.insert((bth.psn.get(), bth.opcode.to_u8()))
     }
 
     fn compare_request(&mut self, peer: &mut Peer<'_>, recorded: &Recorded) -> Result<bool, Error> {
@@ -361,11 +370,39 @@ fn learn(captured: &[u8], live: &[u8], reth: &Reth) -> Option<Known> {
 
 #[cfg(test)]
 mod tests {
+    use urxe_wire::icrc::Check;
+    use urxe_wire::{Bth, ICRC_LEN, Opcode, Qpn};
+
     use super::*;
 
     /// The message of rping: address, key and length, in network order.
     fn rping(va: u64, key: u32) -> Vec<u8> {
         [&va.to_be_bytes()[..], &key.to_be_bytes(), &64_u32.to_be_bytes()].concat()
+    }
+
+    /// On RC a request whose ACK is late comes again; on UC each packet is another one.
+    #[test]
+    fn requests_that_come_again_are_not_new() {
+        let replay = Replay {
+            packets: Vec::new(),
+            private_data: Vec::new(),
+            rounds: 0,
+            seed: 0,
+            dictionary: Dictionary::default(),
+            patience: Duration::ZERO,
+        };
+        let mut round = Round::new(&replay, &[]);
+        let mut is_new = |transport, operation, psn| {
+            let bth = Bth::new(Opcode::new(transport, operation).unwrap(), Qpn::new(7), Psn::new(psn));
+            let header = Header::new(bth, Ext::None);
+            let mut bytes = vec![0; header.len() + ICRC_LEN];
+            header.emit(&mut bytes);
+            round.is_new(&Arrived { bytes, check: Check::Exact })
+        };
+        let (rc, uc) = (Transport::Rc, Transport::Uc);
+        assert_eq!([1, 1, 2, 1].map(|psn| is_new(rc, Operation::SendOnly, psn)), [true, false, true, false]);
+        assert!(is_new(rc, Operation::SendFirst, 1), "another request");
+        assert_eq!([1, 1].map(|psn| is_new(uc, Operation::SendOnly, psn)), [true, true]);
     }
 
     #[test]
