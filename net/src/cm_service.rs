@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urxe_wire::cm::{CmMad, CommId, Message};
 use urxe_wire::{Gid, Qpn};
 
+use crate::ipc::refuse_files;
 use crate::mailbox::Mailbox;
 use crate::qpn_registry::block_of;
 use crate::sys::epoll_key::EpollKey;
@@ -78,7 +79,9 @@ impl Service {
 
     /// Takes a name, and has its mailbox watched.
     pub(crate) fn bind_mailbox(fds: &Arc<FdSet>, services: &Arc<Services>, name: Mailbox) -> io::Result<Self> {
-        let socket = fds.adopt(UnixDatagram::bind_addr(&name.name()?)?)?;
+        let socket = UnixDatagram::bind_addr(&name.name()?)?;
+        refuse_files(&socket);
+        let socket = fds.adopt(socket)?;
         let fd = socket.as_raw_fd();
         fds.watch(fd, EpollKey::Mailbox(fd).pack())?;
         services.lock().insert(name);

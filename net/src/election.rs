@@ -19,9 +19,8 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::PortError;
-use crate::ipc::NAME_PREFIX;
 use crate::ipc::credentials::{Credentials, abstract_address};
-use crate::ipc::unix;
+use crate::ipc::{NAME_PREFIX, refuse_files, unix};
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::udp::bind_owner;
 
@@ -79,6 +78,7 @@ impl Role {
         })?;
         // Before the other: a follower that is refused there looks here.
         let liveness = listen_for_guests(fds, local).ok();
+        refuse_files(&socket);
         // Now: who follows may send at once.
         socket.listen(BACKLOG).map_err(failed)?;
         let listener = fds.adopt(socket).map_err(failed)?;
@@ -168,6 +168,7 @@ fn follow(fds: &Arc<FdSet>, name: &SockAddr, local: SocketAddr) -> io::Result<Ro
 fn listen_for_guests(fds: &Arc<FdSet>, local: SocketAddr) -> io::Result<Fd> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
     socket.bind(&name("liveness", local)?)?;
+    refuse_files(&socket);
     socket.listen(BACKLOG)?;
     fds.adopt(socket)
 }

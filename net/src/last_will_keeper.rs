@@ -21,7 +21,7 @@ use urxe_wire::mad::MAD_LEN;
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Ext, Header, Opcode, Operation, Psn, QKey, Qpn, ROCE_PORT, Transport};
 
-use crate::ipc::unix;
+use crate::ipc::{refuse_files, unix};
 use crate::last_will::{LastWill, LastWillStore, keeper_address};
 use crate::sys::borrow;
 use crate::sys::fd::descriptor_share;
@@ -57,6 +57,7 @@ pub struct LastWillKeeper {
 pub fn listen(name: &str) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
     socket.bind(&keeper_address(name)?)?;
+    refuse_files(&socket);
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }

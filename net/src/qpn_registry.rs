@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urxe_wire::Qpn;
 
 use crate::error::PortError;
-use crate::ipc::NAME_PREFIX;
+use crate::ipc::{NAME_PREFIX, refuse_files};
 use crate::shm::{self, Purpose};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
@@ -132,6 +132,7 @@ impl Registry {
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
                 Err(e) => return Err(PortError::os(WHAT, e)),
             };
+            refuse_files(&socket);
             let mailbox = fds.adopt(socket).map_err(|e| PortError::os(WHAT, e))?;
             let raw = mailbox.as_raw_fd();
             fds.watch(raw, key(raw)).map_err(|e| PortError::os(WHAT, e))?;

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
+use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 
@@ -47,6 +48,14 @@ pub struct Hooks {
 }
 
 static HOOKS: OnceLock<Hooks> = OnceLock::new();
+
+static IS_INTERRUPTED: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Sets the function that tells whether a call of the library is under way in the calling thread. When a signal handler ends the program then,
+/// what the call has locked stays so. Only the first call of a process counts.
+pub fn set_is_interrupted(is_interrupted: fn() -> bool) {
+    let _ = IS_INTERRUPTED.set(is_interrupted);
+}
 
 /// Sets the hooks; only the first call of a process counts.
 pub fn set_hooks(hooks: Hooks) {
@@ -127,6 +136,15 @@ fn hold(locks: Option<Held>) -> Option<Held> {
 
 /// The program ends: what has come for other processes is theirs still.
 extern "C" fn at_exit() {
+    // Called by C.
+    let _ = catch_unwind(at_end);
+}
+
+fn at_end() {
+    if IS_INTERRUPTED.get().is_some_and(|is_interrupted| is_interrupted()) {
+        // The peers send again what is left in the sockets.
+        return;
+    }
     let ports: Vec<Arc<Device>> = PORTS.try_lock().map(|ports| ports.clone()).unwrap_or_default();
     for port in ports.iter().filter(|port| !port.net().has_lost_descriptors()) {
         port.pass_on();

@@ -5,13 +5,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use urxe_net::cancellation::CancelGuard;
+use urxe_net::identity::CheckedFd;
 use urxe_options::Capture as Settings;
 use urxe_pcapng::{Addresses, Direction, Writer};
 use urxe_wire::icrc::Check;
@@ -33,10 +35,30 @@ pub(super) struct Capture {
 struct State {
     path: PathBuf,
     /// `None` after an error: a full disk must not keep the program from working.
-    file: Option<File>,
+    file: Option<CaptureFile>,
     written: u64,
     interfaces: Vec<(String, String)>,
     writer: Writer,
+}
+
+/// Open file that the application may close, with all others of the process.
+#[derive(Debug)]
+struct CaptureFile(CheckedFd);
+
+impl From<File> for CaptureFile {
+    fn from(file: File) -> Self {
+        Self(OwnedFd::from(file).into())
+    }
+}
+
+impl CaptureFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.0.is_ours() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        // SAFETY: lent for the call, and never closed here.
+        ManuallyDrop::new(unsafe { File::from_raw_fd(self.0.as_raw_fd()) }).write_all(bytes)
+    }
 }
 
 /// One device's place in the file.
@@ -131,7 +153,7 @@ impl Capture {
         let (path, file) = claim(&settings.path, pid)?;
         let state = State {
             path,
-            file: Some(file),
+            file: Some(file.into()),
             written: 0,
             interfaces: Vec::new(),
             writer: Writer::new(APPLICATION, settings.snaplen),
@@ -179,7 +201,7 @@ impl State {
             Ok(file) => {
                 let _ = try_lock(&file);
                 let _ = file.set_len(0);
-                self.file = Some(file);
+                self.file = Some(file.into());
                 self.written = 0;
                 self.writer = Writer::new(APPLICATION, settings.snaplen);
                 for (name, description) in &self.interfaces {

@@ -1,6 +1,7 @@
 //! The file that has a process's shared pages.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,7 +21,7 @@ const NAME: &core::ffi::CStr = c"urxe-direct";
 /// A sparse, sealed file in memory, whose parts are given out.
 #[derive(Debug)]
 pub struct SharedFile {
-    file: OwnedFd,
+    file: ManuallyDrop<OwnedFd>,
     identity: Identity,
     parts: Mutex<Parts>,
     /// Copies of peers that were not over when their memory was hidden.
@@ -56,7 +57,12 @@ impl SharedFile {
     pub fn create() -> io::Result<Self> {
         let file = sealed_file::create(NAME, Self::SIZE)?;
         let parts = Mutex::new(Parts { free: vec![(0, Self::SIZE)], withheld: Vec::new(), tables: Vec::new() });
-        Ok(Self { identity: Identity::of(file.as_raw_fd())?, file, parts, copies: Copies::default() })
+        Ok(Self {
+            identity: Identity::of(file.as_raw_fd())?,
+            file: ManuallyDrop::new(file),
+            parts,
+            copies: Copies::default(),
+        })
     }
 
     /// The file, unless the application has closed it: then its number may be another's.
@@ -151,12 +157,10 @@ impl Parts {
 
 impl Drop for SharedFile {
     fn drop(&mut self) {
-        if !self.identity.is_under(self.file.as_raw_fd()) {
-            // The number is somebody else's: to be left open.
-            let other = rustix::io::fcntl_dupfd_cloexec(&self.file, 0);
-            if let Ok(other) = other {
-                std::mem::forget(std::mem::replace(&mut self.file, other));
-            }
+        // Else the number is somebody else's: to be left open.
+        if self.identity.is_under(self.file.as_raw_fd()) {
+            // SAFETY: not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
 }
@@ -187,12 +191,12 @@ mod tests {
     fn tables_stay_tables() {
         let file = SharedFile::create().unwrap();
         let table = file.take_table().unwrap();
-        rustix::io::pwrite(&file.file, &[1], table).unwrap();
+        rustix::io::pwrite(&*file.file, &[1], table).unwrap();
         file.give_table_back(table);
         assert_ne!(file.take(WHOLE_TABLE), Some(table));
         assert_eq!(file.take_table(), Some(table));
         let mut byte = [0];
-        rustix::io::pread(&file.file, &mut byte, table).unwrap();
+        rustix::io::pread(&*file.file, &mut byte, table).unwrap();
         assert_eq!(byte, [1], "its versions begin anew");
     }
 }

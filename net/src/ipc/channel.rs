@@ -96,7 +96,7 @@ impl Channel {
         crate::sys::send_parts(self.as_raw_fd(), parts).map(drop)
     }
 
-    /// Sends one message with an open file, likewise.
+    /// Sends one message with an open file, without waiting.
     ///
     /// # Errors
     /// Errors of [`send`](Self::send).

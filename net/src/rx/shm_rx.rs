@@ -22,7 +22,10 @@ impl Receiver {
     /// datagrams may be, since these cost no system call.
     pub(super) fn receive_rings(&mut self, call: &mut Call<'_>) {
         let most = call.delivered + if self.backlog >= BACKLOG { BURST } else { 1 };
-        while call.delivered < most {
+        // A sender may put there without end what is for no queue pair.
+        let mut runs = 0;
+        while call.delivered < most && runs < BURST {
+            runs += 1;
             let counters = call.port.counters();
             let (envelope, run) = match self.inbox.take(&mut self.buffer) {
                 None => {

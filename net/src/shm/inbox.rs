@@ -71,6 +71,9 @@ pub(crate) struct Visits {
     pub(crate) closed: usize,
 }
 
+/// Connections accepted, or messages read, in one turn: they may come as fast as they are taken.
+const AT_ONCE: i32 = 64;
+
 impl Inbox {
     /// An inbox of at most `limit` rings. Nothing is looked for in rings for [ACKs](Purpose::Acks) alone, whatever their senders
     /// put there.
@@ -91,7 +94,9 @@ impl Inbox {
         find: impl Fn(SocketAddr) -> Option<usize>,
     ) -> io::Result<Visits> {
         let mut visits = Visits::default();
-        while let Some(guest) = handshake::accept(listener)? {
+        // If more wait, the listener stays readable.
+        for _ in 0..AT_ONCE {
+            let Some(guest) = handshake::accept(listener)? else { break };
             if self.rings.len() + self.guests.len() >= self.limit {
                 visits.refused += 1;
                 continue;
@@ -221,10 +226,11 @@ impl Inbox {
     }
 }
 
-/// Reads all that there is on a connection: it has served to wake us.
+/// Reads what there is on a connection, as it has served to wake us: some of it, from a sender that does not cease.
 fn discard(fd: RawFd) {
     // Each message is a byte, or cut to the room there is.
-    while recv(borrow(fd), &mut [0; 64], RecvFlags::DONTWAIT).is_ok_and(|(length, _)| length > 0) {}
+    let is_read = |_: &i32| recv(borrow(fd), &mut [0; 64], RecvFlags::DONTWAIT).is_ok_and(|(length, _)| length > 0);
+    (0..AT_ONCE).take_while(is_read).for_each(drop);
 }
 
 #[cfg(test)]

@@ -89,13 +89,25 @@ impl FdSet {
         self.lost.load(Ordering::Relaxed) || self.abandoned.load(Ordering::Relaxed)
     }
 
+    fn check(&self) -> io::Result<()> {
+        if self.is_dead() || self.is_lost() { Err(io::Error::from_raw_os_error(libc::EBADF)) } else { Ok(()) }
+    }
+
     /// Watches a descriptor of the set for input and hang-up, under `key`, until it is closed.
+    ///
+    /// # Errors
+    /// EBADF if the application has closed the descriptors: the epoll instance may be its own.
     pub(crate) fn watch(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        self.check()?;
         epoll_add(self.epoll, fd, libc::EPOLLIN | libc::EPOLLRDHUP, key)
     }
 
-    /// Watches a descriptor of the set for room to write, likewise.
+    /// Watches a descriptor of the set for room to write, under `key`, until it is closed.
+    ///
+    /// # Errors
+    /// EBADF, as for [`watch`](Self::watch).
     pub(crate) fn watch_output(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        self.check()?;
         epoll_add(self.epoll, fd, libc::EPOLLOUT, key)
     }
 

@@ -301,6 +301,25 @@ fn icrcs_are_there_for_who_wants_to_see_them() {
     }
 }
 
+/// A call takes some of the runs that are for no queue pair, and leaves the rest to the next: a sender may put them there without end.
+#[test]
+fn runs_for_no_queue_pair_are_taken_some_at_a_time() {
+    const RUNS: u32 = 300;
+    alone(|| {
+        let (mut from, mut to, route) = pair(1);
+        // Of a block that nobody here has.
+        let nobody = urxe_wire::Qpn::new(to.qpn.get() ^ 0x10_0000);
+        (0..RUNS).for_each(|number| from.send(&route, nobody, number, 64));
+        assert_eq!(from.count("tx_no_buffer"), 0);
+        let mut calls = 0;
+        to.until("all are taken", |to| {
+            calls += 1;
+            to.count("rx_ring_runs") >= u64::from(RUNS)
+        });
+        assert!(calls > 3, "{calls} calls took {RUNS} runs");
+    });
+}
+
 #[test]
 fn a_packet_damaged_on_purpose_is_noticed() {
     alone(|| {

@@ -88,6 +88,11 @@ pub(super) fn inside<T>(verb: impl FnOnce(bool) -> T) -> T {
     result
 }
 
+/// Whether a verb of the calling thread is under way, which a signal handler has interrupted.
+pub(super) fn is_interrupted() -> bool {
+    THREAD.try_with(|thread| thread.depth.load(Ordering::Relaxed) > 0).unwrap_or(false)
+}
+
 impl Thread {
     /// Does what was put aside, and tries again what found no room.
     #[cold]

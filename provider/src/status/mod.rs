@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use urxe_net::identity::{CheckedFd, Identity};
 use urxe_net::ipc::credentials::{Credentials, own_uid};
+use urxe_net::ipc::refuse_files;
 
 use crate::verbs::quota::Quotas;
 use urxe_runtime::device::Device;
@@ -123,7 +124,9 @@ impl Drop for Server {
 
 /// Makes the listening socket.
 fn bind(address: &SocketAddr) -> io::Result<CheckedFd> {
-    Ok(OwnedFd::from(UnixListener::bind_addr(address)?).into())
+    let listener = UnixListener::bind_addr(address)?;
+    refuse_files(&listener);
+    Ok(OwnedFd::from(listener).into())
 }
 
 fn remember(listener: &CheckedFd) {

@@ -72,8 +72,11 @@ impl Shared {
         listeners.is_empty()
     }
 
-    /// Wakes the thread.
+    /// Wakes the thread, unless the application has closed the descriptor.
     pub(super) fn wake(&self) {
+        if !self.wake.is_ours() {
+            return;
+        }
         let one = 1_u64.to_ne_bytes();
         // SAFETY: eight bytes to our eventfd. It can only fail by being full, and then it is readable already.
         unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };

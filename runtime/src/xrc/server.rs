@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use urxe_engine::memory::access;
-use urxe_engine::{Accessor, Ask, Cqe, Invalidation, Memory, RecvWr, Refusal, Touch, XrcDomain, scatter};
+use urxe_engine::{Accessor, Ask, Cqe, Invalidation, Memory, RecvWr, Refusal, Touch, WcOpcode, XrcDomain, scatter};
 use urxe_net::{Channel, descriptor_share};
 use urxe_wire::Qpn;
 
@@ -148,6 +148,10 @@ fn serve(port: &Device, shared: &Shared) {
         let count = polled.len() as libc::nfds_t;
         // SAFETY: an array of that many entries. What can go wrong is an interruption, and then nothing is ready.
         unsafe { libc::poll(polled.as_mut_ptr(), count, if pauses { PAUSE } else { -1 }) };
+        if !shared.wake.is_ours() {
+            // The application has closed all descriptors, and what is under their numbers is its own.
+            return;
+        }
         let mut ready = polled.into_iter().map(|entry| entry.revents != 0);
         if ready.next() == Some(true) {
             shared.woken();
@@ -273,6 +277,10 @@ impl Connection {
 
     fn complete(&mut self, port: &Device, wqe: Wqe, cqe: Cqe) {
         let Some(taken) = self.taken.remove(&wqe) else { return };
+        // The application reads as much of its buffers: another process may say more.
+        let room = u32::try_from(taken.wr.buffers.length()).unwrap_or(u32::MAX);
+        let is_received = cqe.opcode == WcOpcode::Recv;
+        let cqe = Cqe { byte_len: if is_received { cqe.byte_len.min(room) } else { cqe.byte_len }, ..cqe };
         if let Some(xrc) = self.srq(port, taken.srq).as_ref().and_then(|srq| srq.xrc()) {
             port.complete_for_other(&xrc.cq, Cqe { wr_id: taken.wr.wr_id, ..cqe });
         }

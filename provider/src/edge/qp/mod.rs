@@ -3,6 +3,8 @@
 mod create;
 
 use std::ffi::c_int;
+use std::mem::offset_of;
+use std::ptr;
 
 use urxe_engine::attr::AttrMask;
 use urxe_engine::congestion;
@@ -130,6 +132,9 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
     })
 }
 
+/// Bytes of `ibv_qp_attr` that a query answers whatever queue pair it is about.
+const LENGTH: usize = offset_of!(v::ibv_qp_attr, rate_limit);
+
 pub(super) unsafe extern "C" fn query_qp(
     qp: *mut v::ibv_qp,
     attr: *mut v::ibv_qp_attr,
@@ -168,10 +173,14 @@ pub(super) unsafe extern "C" fn query_qp(
             init.recv_cq = (*qp).recv_cq;
             init.srq = (*qp).srq;
             init.qp_type = (*qp).qp_type;
-            attr.write(answer);
+            // Programs of before rdma-core 13 have a shorter structure, without the last field.
+            ptr::copy_nonoverlapping((&raw const answer).cast::<u8>(), attr.cast::<u8>(), LENGTH);
+            if answer.rate_limit > 0 {
+                (&raw mut (*attr).rate_limit).write(answer.rate_limit);
+            }
             init_attr.write(init);
         }
-        sanitizer::written(attr as u64, size_of::<v::ibv_qp_attr>());
+        sanitizer::written(attr as u64, LENGTH);
         sanitizer::written(init_attr as u64, size_of::<v::ibv_qp_init_attr>());
         Ok(())
     })

@@ -158,7 +158,10 @@ unsafe extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *
     let guarded = (urxe_guard_begin as *const () as u64)..(urxe_guard_end as *const () as u64);
     // SAFETY: as above.
     let interrupted = unsafe { *at };
-    if guarded.contains(&interrupted) {
+    // One that kill(2) or another thread has sent is no fault of the copy that it interrupts.
+    // SAFETY: a plain C struct that the kernel gave us.
+    let is_fault = unsafe { (*info).si_code } > 0;
+    if is_fault && guarded.contains(&interrupted) {
         // The routines call nothing and keep nothing on the stack, so returning from `fault` returns from them.
         // SAFETY: as above.
         unsafe { *at = urxe_guard_fault as *const () as u64 };
