@@ -345,7 +345,9 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
         // Management datagrams are the handshake's.
         None => pairs.retain(|pair| pair.qpn() != 1),
     }
-    let Some(pair) = pairs.first() else { bail!("{}: no such exchange in there", name()) };
+    let Some(pair) = pairs.first() else {
+        bail!("{0}: no such exchange in it; `urxe trace {0}` lists those that it has", name())
+    };
     let live_is_right = args.live.is_none_or(|qpn| pair.right().qpn == Some(qpn));
     let recorded = pair.packets.iter().filter_map(|index| {
         let packet = packets.get(*index)?;

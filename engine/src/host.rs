@@ -117,7 +117,7 @@ pub trait Consumer {
     fn trace(&mut self, _qpn: Qpn, _event: Event) {}
 }
 
-/// Clock, host and queues that a call may need from outside.
+/// Clock, memory, network and consumer of one call.
 #[derive(Debug)]
 pub struct Io<'a, H: Host> {
     /// Tells the time of this call.

@@ -5,8 +5,8 @@ use core::time::Duration;
 /// One event for several completions (`ibv_modify_cq(3)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moderation {
-    /// The event is raised with this many completions,
+    /// Completions after which the event is raised.
     pub count: u16,
-    /// or so long after the first of them.
+    /// Longest time from the first of them to the event.
     pub period: Duration,
 }

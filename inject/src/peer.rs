@@ -174,7 +174,7 @@ impl<'a> Peer<'a> {
     /// # Errors
     /// [`Error::Invalid`] before a handshake.
     pub fn target(&self) -> Result<Target, Error> {
-        self.target.ok_or_else(|| Error::Invalid("not connected".to_owned()))
+        self.target.ok_or_else(|| Error::Invalid("not connected: a handshake comes first".to_owned()))
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -368,7 +368,8 @@ impl<'a> Peer<'a> {
 
     /// Sends a management datagram.
     pub(crate) fn send_mad(&mut self, to: IpAddr, payload: &[u8]) -> Result<(), Error> {
-        let opcode = Opcode::new(Transport::Ud, Operation::SendOnly).ok_or(Error::Invalid(String::new()))?;
+        let opcode = Opcode::new(Transport::Ud, Operation::SendOnly)
+            .ok_or_else(|| Error::Invalid("UD has no SEND".to_owned()))?;
         let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI, lid_routed: false });
         let header = Header { bth: Bth::new(opcode, Qpn::GSI, self.gsi_psn), service, ext: Ext::None };
         self.gsi_psn = self.gsi_psn.next();

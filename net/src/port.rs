@@ -129,11 +129,6 @@ impl Port {
         self.has_raw_event.load(Ordering::Relaxed) && self.has_raw_event.swap(false, Ordering::Acquire)
     }
 
-    /// Returns the interface's index.
-    pub(crate) const fn index(&self) -> u32 {
-        self.index
-    }
-
     /// Whether there is anything for [`take_left_acks`](Self::take_left_acks).
     #[inline]
     pub fn has_left_acks(&self) -> bool {

@@ -10,7 +10,7 @@ use crate::{EXPLAIN, FAULTS, Mistake, Opt, PCAP, PCAP_ROTATE, PCAP_SNAPLEN, QUIR
 /// Old files that are kept where nobody says how many.
 const OLD_FILES: u32 = 4;
 
-/// All of it.
+/// Settings of captures, explanations, faults, strict mode and quirks.
 #[derive(Debug, Clone, Default)]
 pub struct Observations {
     /// Packets are written down.

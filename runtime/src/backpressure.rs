@@ -27,7 +27,7 @@ impl Default for Backpressure {
 }
 
 impl Backpressure {
-    /// Whether there are any.
+    /// Whether queue pairs are blocked.
     pub(super) fn any(&self) -> bool {
         self.look_at.is_set()
     }
@@ -37,7 +37,7 @@ impl Backpressure {
         self.look_at.get()
     }
 
-    /// Whether that has come.
+    /// Whether the retry time has come.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.look_at.is_over(now)
     }

@@ -10,7 +10,7 @@ use urxe_status::Counters;
 pub(crate) struct Tally {
     /// Packets received, and their bytes from BTH to ICRC.
     pub(crate) received: Traffic,
-    /// Packets sent, likewise.
+    /// Packets sent, and their bytes from BTH to ICRC.
     pub(crate) sent: Traffic,
     /// Error counters, allocated by the first error.
     trouble: Option<Box<Counters>>,

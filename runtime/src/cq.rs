@@ -41,12 +41,12 @@ pub struct Cq {
     handle: AtomicU64,
     /// Completion events raised and not taken back.
     reported: AtomicU32,
-    /// Asynchronous events, likewise.
+    /// Asynchronous events raised and not taken back.
     async_reported: AtomicU32,
     /// The application has asked for an event and not got it: it is going to sleep rather than to poll.
     armed: AtomicBool,
     arrivals: Mutex<Vec<Arc<dyn Arrivals>>>,
-    /// How many these are.
+    /// Length of `arrivals`, readable without its lock.
     arrivals_count: AtomicUsize,
 }
 
@@ -131,7 +131,7 @@ impl Cq {
         self.wants_time.store(true, Ordering::Relaxed);
     }
 
-    /// Whether they do.
+    /// Whether completions carry the time they were made.
     pub fn wants_time(&self) -> bool {
         self.wants_time.load(Ordering::Relaxed)
     }
@@ -147,7 +147,7 @@ impl Cq {
         }
     }
 
-    /// The time of what was put off has come. Returns when there is more.
+    /// Adds completions whose delay or moderation period is over. Returns the next such time.
     pub(super) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
         let mut queue = lock(&self.queue);
         let due = queue.handle_timeout(now);

@@ -1,6 +1,7 @@
 //! Multicast groups, and the queue pairs attached to them.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
@@ -10,14 +11,30 @@ use urxe_wire::{Gid, Qpn};
 use super::lock;
 use crate::limits;
 
-/// Why a queue pair cannot be attached.
+/// Reason why a queue pair cannot be attached to a multicast group.
 #[derive(Debug)]
-pub enum AttachError {
+pub enum GroupError {
     /// Not a multicast address, or one that this interface cannot reach.
     Group(RouteError),
     /// The most groups that there may be, or queue pairs in one, are there.
     Full,
 }
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group(error) => write!(f, "the group cannot be joined: {error}"),
+            Self::Full => write!(
+                f,
+                "{} groups are joined, or {} queue pairs are in this one",
+                limits::MAX_MCAST_GRP,
+                limits::MAX_MCAST_QP_ATTACH
+            ),
+        }
+    }
+}
+
+impl core::error::Error for GroupError {}
 
 /// The groups of a device in this process.
 #[derive(Debug, Default)]
@@ -32,22 +49,25 @@ struct Group {
 
 impl Groups {
     /// Attaches a queue pair; once is enough.
-    pub fn attach(&self, port: &Port, gid: Gid, qpn: Qpn) -> Result<(), AttachError> {
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn attach(&self, port: &Port, gid: Gid, qpn: Qpn) -> Result<(), GroupError> {
         let mut groups = lock(&self.0);
         if let Some(group) = groups.get_mut(&gid) {
             if group.attached.contains(&qpn) {
                 return Ok(());
             }
             if group.attached.len() >= limits::MAX_MCAST_QP_ATTACH as usize {
-                return Err(AttachError::Full);
+                return Err(GroupError::Full);
             }
             group.attached.push(qpn);
             return Ok(());
         }
         if groups.len() >= limits::MAX_MCAST_GRP as usize {
-            return Err(AttachError::Full);
+            return Err(GroupError::Full);
         }
-        let membership = port.join_multicast(&gid).map_err(AttachError::Group)?;
+        let membership = port.join_multicast(&gid).map_err(GroupError::Group)?;
         groups.insert(gid, Group { membership, attached: vec![qpn] });
         Ok(())
     }

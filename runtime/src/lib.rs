@@ -1,14 +1,15 @@
 //! RoCE v2 devices in a process: threads, locks and the clock around [`urxe_engine`], sockets from [`urxe_net`], without
 //! anything of libibverbs.
 //!
-//! A [`device::Device`] has the sockets of an interface, queue pairs, registered memory and timers. Whoever polls a completion
-//! queue receives for all of them; while nobody polls, a background thread does.
+//! A [`device::Device`] has the sockets of an interface, queue pairs, registered memory and timers. [`device::Device::open`] opens the sockets;
+//! [`fork::remember`] closes them in forked children, and [`progress::start`] starts the background thread that receives while no
+//! application polls. A thread that polls a completion queue receives for all queue pairs.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`device`] | sockets, queue pairs, regions, timers; receiving and answering |
 //! | [`qp`], [`cq`], [`srq`], [`counter`] | objects that several threads may use |
-//! | [`progress`] | polling and the background thread; one policy with its [`progress::tuning`] |
+//! | [`progress`] | polling and the background thread; one policy, whose constants are in `progress::tuning` |
 //! | [`memory`] | registered memory, and copies that survive faults |
 //! | `direct` | requests between processes of one host without packets |
 //! | [`host`] | the engine's [`urxe_engine::Host`], made of the above |
@@ -23,11 +24,16 @@
 //! | [`sanitizer`] | what sanitizers and valgrind are told |
 //!
 //! ```no_run
+//! use std::sync::Arc;
+//!
 //! use urxe_net::Interface;
 //! use urxe_runtime::device::{Device, OpenOptions};
+//! use urxe_runtime::{fork, progress};
 //!
 //! let interface = Interface::by_name("lo").expect("an interface");
-//! let device = Device::open("urxe0", interface, OpenOptions::default()).expect("RoCE's port");
+//! let device = Arc::new(Device::open("urxe0", interface, OpenOptions::default()).expect("RoCE's port"));
+//! fork::remember(&device);
+//! let thread = progress::start(Arc::clone(&device)).expect("a thread");
 //! println!("{:?}", device.net().interface().gids());
 //! ```
 //!

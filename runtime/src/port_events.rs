@@ -106,7 +106,7 @@ impl PortEvents {
         }
     }
 
-    /// Whether it was said so.
+    /// Whether the device has failed.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }

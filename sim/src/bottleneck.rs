@@ -22,7 +22,7 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Bytes of Ethernet, IPv4 and UDP headers of a packet.
+    /// Bytes of Ethernet header and FCS, IPv4 and UDP header.
     const HEADERS: usize = 14 + 4 + 20 + 8;
 
     /// Time that the link takes for a packet of `len` bytes from the BTH to the ICRC.

@@ -134,7 +134,10 @@ pub(super) struct Link {
 impl Link {
     /// Opens the port on an interface, and a queue pair.
     pub(super) fn open(name: &str, interface: Interface) -> Result<Self> {
-        let (mtu, gid) = (Mtu::within(interface.path_mtu().into()), interface.gid(0).context("the port has no GID")?);
+        let (mtu, gid) = (
+            Mtu::within(interface.path_mtu().into()),
+            interface.gid(0).with_context(|| format!("the port has no GID: give {name} an IP address"))?,
+        );
         let options = OpenOptions { shares_memory: true, key_seed: seed()?, ..OpenOptions::default() };
         let device = Arc::new(Device::open(name, interface, options)?);
         fork::remember(&device);
@@ -202,7 +205,7 @@ impl Link {
         let mask = given.iter().fold(AttrMask::STATE, |mask, bit| mask.with(*bit));
         let modified =
             self.device.with_work(|work| self.qp.modify(work, |engine, io| engine.modify(io, to, mask, &attr, None)));
-        modified.map_err(|error| anyhow::anyhow!("a queue pair to {to:?}: {error:?}"))
+        modified.map_err(|error| anyhow::anyhow!("a queue pair to {to:?}: {error}"))
     }
 
     /// Sets the Q_Key that datagrams have from now on.
@@ -325,7 +328,7 @@ impl Link {
     /// Receives what is sent to a group.
     pub(super) fn attach(&self, mgid: Gid) -> Result<()> {
         let joined = self.device.groups().attach(self.device.net(), mgid, self.own.qpn);
-        joined.map_err(|error| anyhow::anyhow!("cannot receive from {mgid}: {error:?}"))
+        joined.map_err(|error| anyhow::anyhow!("cannot receive from {mgid}: {error}"))
     }
 
     /// Receives no more what is sent to a group.

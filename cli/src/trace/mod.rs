@@ -108,10 +108,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(qp) = args.qp {
         pairs.retain(|pair| pair.names(qp));
         if pairs.is_empty() {
-            bail!("no packet of QP {qp:#x}");
+            bail!("no packet of QP {qp:#x}: leave --qp out to list the pairs");
         }
     }
-    let Some(busiest) = pairs.first() else { bail!("no RoCE v2 packet in there") };
+    let Some(busiest) = pairs.first() else {
+        bail!("no RoCE v2 packet there: `urxe run --pcap FILE -- PROGRAM` records some")
+    };
     if args.html {
         let ladders: Vec<_> = pairs.iter().map(|pair| ladder::Ladder::new(pair, &packets)).collect();
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();

@@ -17,7 +17,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// All of them.
+    /// Every state.
     pub const ALL: [Self; 7] = [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
 
     /// Takes libibverbs' number.

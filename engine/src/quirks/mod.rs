@@ -57,7 +57,7 @@ pub trait Quirks: fmt::Debug {
 /// Ordinary devices.
 impl Quirks for () {}
 
-/// Ordinary devices where there is none.
+/// `None` behaves as an ordinary device.
 impl<Q: Quirks> Quirks for Option<Q> {
     #[inline]
     fn credits(&self) -> CreditPolicy {

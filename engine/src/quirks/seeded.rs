@@ -43,7 +43,7 @@ pub struct Row {
     pub lesson: &'static str,
 }
 
-/// All of them.
+/// Every quirk.
 pub const TABLE: [Row; 7] = [
     Row {
         quirk: Quirk::SrqOrder,

@@ -94,7 +94,7 @@ impl Import {
     }
 
     /// A queue pair, if it is shown.
-    pub fn find_qp(&self, qpn: Qpn) -> Option<Seen<SharedQp>> {
+    fn find_qp(&self, qpn: Qpn) -> Option<Seen<SharedQp>> {
         let (version, value) = self.mapping.table(self.table).0[qp_place(qpn)].read()?;
         (value.numbers & 0xFF_FFFF == u64::from(qpn.get())).then_some(Seen { value, version })
     }

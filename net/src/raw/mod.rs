@@ -41,7 +41,7 @@ impl Port {
     /// # Errors
     /// `PermissionDenied` without CAP_NET_RAW in the interface's network namespace; what else the system refuses.
     pub fn open_raw_tx(&self) -> io::Result<RawTx> {
-        RawTx::open(self.fds(), self.index())
+        RawTx::open(self.fds(), self.interface_index())
     }
 
     /// Opens the receiving side for raw frames of the interface, which passes none until it has a
@@ -50,7 +50,7 @@ impl Port {
     /// # Errors
     /// Errors of [`open_raw_tx`](Self::open_raw_tx).
     pub fn open_raw_rx(&self) -> io::Result<RawRx> {
-        RawRx::open(self.fds(), self.index(), self.interface().mtu())
+        RawRx::open(self.fds(), self.interface_index(), self.interface().mtu())
     }
 
     /// Opens sockets of XDP for the frames that a [program](RawRxSocket::set_program) takes, which has so many bytes to note places in
@@ -60,7 +60,7 @@ impl Port {
     /// `PermissionDenied` without CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; `ResourceBusy` if another process has such sockets on the
     /// interface; what else the system refuses.
     pub fn open_xdp(&self, offsets_size: u32) -> io::Result<Xdp> {
-        Xdp::open(self.fds(), self.index(), self.interface().mtu(), offsets_size)
+        Xdp::open(self.fds(), self.interface_index(), self.interface().mtu(), offsets_size)
     }
 }
 

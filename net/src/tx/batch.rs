@@ -48,7 +48,7 @@ pub struct TxBatch {
     pending: usize,
     /// Runs for queue pairs of this process, in order, that nobody has taken yet.
     inside: Vec<InsideRun>,
-    /// Bytes of these.
+    /// Bytes of the runs in `inside`.
     inside_len: usize,
 }
 

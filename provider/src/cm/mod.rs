@@ -112,7 +112,7 @@ impl Device {
 
     /// A name for a connection that nobody on this host has: a QPN of ours, and eight bits that differ each time.
     fn new_comm_id(&self, random: u64) -> Result<CommId, Errno> {
-        let qpn = self.shared.port().net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
+        let qpn = self.shared.port().net().alloc_qpn().map_err(|error| crate::verbs::diagnostics::no_qpn(&error))?;
         let [high, ..] = random.to_ne_bytes();
         Ok(CommId(u32::from(high) << 24 | qpn.get()))
     }

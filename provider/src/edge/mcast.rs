@@ -12,7 +12,8 @@ use super::context::shared;
 use super::{int_verb, qp_object, raw};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
-use urxe_runtime::groups::AttachError;
+use urxe_diag::explain::with_reason;
+use urxe_runtime::groups::GroupError;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -29,10 +30,13 @@ pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::
         // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
         let port = context.port();
-        port.groups().attach(port.net(), gid, qpn).map_err(|error| match error {
-            AttachError::Full => Errno(libc::ENOMEM),
-            AttachError::Group(RouteError::Os(_)) => Errno(libc::ENETUNREACH),
-            AttachError::Group(_) => EINVAL,
+        port.groups().attach(port.net(), gid, qpn).map_err(|error| {
+            let (errno, remedy) = match error {
+                GroupError::Full => (Errno(libc::ENOMEM), "detach some"),
+                GroupError::Group(RouteError::Os(_)) => (Errno(libc::ENETUNREACH), "add a route for the group"),
+                GroupError::Group(_) => (EINVAL, "take a multicast address of the port's IP version"),
+            };
+            with_reason(errno, || (error.to_string(), remedy))
         })
     })
 }

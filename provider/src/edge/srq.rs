@@ -122,7 +122,7 @@ unsafe fn create(
     let xrc = xrc.map(|(xrcd, cq)| unsafe { (xrcd::object(xrcd), cq::object(cq), xrcd, cq) });
     let delivery = match xrc {
         Some((xrcd, cq, ..)) => {
-            let number = port.net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
+            let number = port.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
             Some(Xrc { domain: xrcd.xrcd.id(), number, cq: Arc::clone(&cq.cq) })
         }
         None => None,

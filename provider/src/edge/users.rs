@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) struct Users(Arc<AtomicUsize>);
 
 impl Users {
-    /// Whether there are any.
+    /// Whether another object uses this one.
     pub(super) fn any(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0
     }

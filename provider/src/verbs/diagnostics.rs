@@ -312,6 +312,20 @@ pub(crate) fn link_is_down(netdev: &str) -> Errno {
     })
 }
 
+/// Tells why there is no queue pair number: ENOMEM.
+pub(crate) fn no_qpn(error: &urxe_net::PortError) -> Errno {
+    with_reason(Errno(libc::ENOMEM), || match error {
+        urxe_net::PortError::TooManyFiles { .. } => (
+            "no file descriptor is left for another block of 256 queue pair numbers".to_owned(),
+            "raise the limit: ulimit -n",
+        ),
+        urxe_net::PortError::QpnsExhausted => {
+            ("no queue pair number is left for this process".to_owned(), "destroy queue pairs, or use fewer")
+        }
+        other => (other.to_string(), "see docs/reference/limits.md"),
+    })
+}
+
 /// GIDs between which there is no way.
 pub(crate) fn no_route(error: &urxe_net::RouteError, (index, local): (u32, Gid), remote: Gid) -> Errno {
     let named = |gid: Gid| format!("{} ({})", gid.ip(), if gid.ip().is_ipv4() { "IPv4" } else { "IPv6" });

@@ -382,7 +382,7 @@ impl Device {
         self.port.free_qpn(qpn);
     }
 
-    /// All of them.
+    /// All queue pairs of the device.
     pub fn queue_pairs(&self) -> Vec<Arc<Qp>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }

@@ -47,7 +47,7 @@ pub(crate) trait CompletesDirect: Debug + Send + Sync {
     fn complete_direct(&self);
 }
 
-/// Both sides of a queue pair, on a device that does this.
+/// Requester and target side of a queue pair with direct access.
 #[derive(Debug)]
 pub(crate) struct Sides {
     qp: Weak<dyn CompletesDirect>,

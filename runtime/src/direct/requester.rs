@@ -188,7 +188,7 @@ impl Attachment {
         let SharedRegion { name, rights, iova, length, at } = found.value;
         let ((key, pd), (access, user)) = (split(name), split(rights));
         let access = Access::from_bits(access);
-        // Where it is, is where it is in the file.
+        // `host` is the region's offset in the shared file.
         let region = Region { key: Key(key), pd: Pd(pd), access, iova, length, host: at, kind: region::kind(user) };
         self.region = Some((region, found));
         Some(())

@@ -44,9 +44,9 @@ pub struct Tuning {
 
     /// Polls of a spinning thread between two that read the clock.
     pub clock_skips: u32,
-    /// A spinning thread polls again within this time,
+    /// A poll within this time after the previous one counts as spinning.
     pub spin_gap: Duration,
-    /// so many times in a row.
+    /// Spinning polls in a row before the clock is read less often.
     pub spins: u32,
 
     /// A poll this recent says that the application still polls.

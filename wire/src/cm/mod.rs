@@ -34,7 +34,7 @@ pub struct Ids {
     pub remote: CommId,
 }
 
-/// RTU and DREP: nothing but the ids.
+/// Body of RTU and DREP: both ids and private data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plain {
     /// The connection.

@@ -17,8 +17,7 @@ pub(super) struct UpcomingWrite {
     packets: u32,
     /// Where it goes.
     reth: Reth,
-    /// Of 32 packets from the `looked_at`th on, those to whose places nothing in front is to be stored any more, most significant
-    /// bit first.
+    /// Bit mask of 32 packets from index `looked_at` on, most significant bit first: set where no earlier WRITE can still store.
     free: u32,
     looked_at: u32,
 }

@@ -103,7 +103,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     if qp_type == QpType::Ud {
         port.net().report_headers();
     }
-    let qpn = port.net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
+    let qpn = port.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
     let config = QpConfig {
         qpn,
         qp_type,

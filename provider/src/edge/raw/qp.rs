@@ -78,7 +78,7 @@ pub(super) unsafe fn create(
         unsafe { (cq::object(attr.send_cq), cq::object(attr.recv_cq), Arc::clone(mr::domain(attr.pd))) };
     let counted = context.quotas().qp.take()?;
     let device = context.port();
-    let qpn = device.net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
+    let qpn = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
     let config = RawQpConfig {
         qpn,
         pd: domain.id(),

@@ -134,7 +134,7 @@ pub(super) unsafe fn create_qp(
     let counted = context.quotas().qp.take()?;
     let device = context.port();
     device.raw().tx(device.net()).map_err(|error| qp::refused(&error))?;
-    let number = device.net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
+    let number = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
     let mut verbs = verbs_qp::zeroed();
     let ibv = verbs.public_mut();
     ibv.context = ibv_context;

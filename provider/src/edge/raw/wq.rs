@@ -79,7 +79,7 @@ pub(in crate::edge) unsafe extern "C" fn create_wq(
         // SAFETY: the caller's objects.
         let (cq, domain) = unsafe { (cq::object(attr.cq), Arc::clone(mr::domain(attr.pd))) };
         let counted = context.quotas().qp.take()?;
-        let number = context.port().net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
+        let number = context.port().net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
         let queue = RecvQueue::new(number, domain.id(), Arc::clone(&cq.cq), cap.max_recv_wr, cap.max_recv_sge);
         let queue = Arc::new(queue);
         queue.set_strips_cvlan(flags & v::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0);

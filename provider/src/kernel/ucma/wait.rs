@@ -51,7 +51,7 @@ pub(super) fn hold(channel: Arc<Channel>) -> Place {
     place
 }
 
-/// Lets go of it.
+/// Releases the channel kept by [`hold`].
 pub(super) fn release() {
     drop(HELD.with(Cell::take));
 }
