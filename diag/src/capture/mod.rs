@@ -284,6 +284,22 @@ mod tests {
         (files, other.strip_prefix(folder.path()).unwrap().to_owned())
     }
 
+    /// The application has closed the capture's descriptor and opened a file under its number: that file stays as it is.
+    #[test]
+    fn a_file_of_the_application_is_not_written_to() {
+        let files = [(); 2].map(|()| tempfile::tempfile().unwrap());
+        let mut capture = CaptureFile::from(files[0].try_clone().unwrap());
+        capture.write_all(b"packets").unwrap();
+        // SAFETY: replaces what is under a number that nobody but `capture` knows.
+        let put = unsafe { libc::dup3(files[1].as_raw_fd(), capture.0.as_raw_fd(), libc::O_CLOEXEC) };
+        assert_eq!(put, capture.0.as_raw_fd());
+        assert_eq!(capture.write_all(b"packets").unwrap_err().raw_os_error(), Some(libc::EBADF));
+        assert_eq!(files.each_ref().map(|file| file.metadata().unwrap().len()), [7, 0]);
+        drop(capture);
+        // SAFETY: the number is nobody's any more.
+        assert_eq!(unsafe { libc::close(put) }, 0, "it is the application's to close");
+    }
+
     #[test]
     fn as_many_old_captures_are_kept_as_asked_for() {
         let bursts = [4, 8, 12, 16];
