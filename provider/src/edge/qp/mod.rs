@@ -138,7 +138,7 @@ const LENGTH: usize = offset_of!(v::ibv_qp_attr, rate_limit);
 pub(super) unsafe extern "C" fn query_qp(
     qp: *mut v::ibv_qp,
     attr: *mut v::ibv_qp_attr,
-    _attr_mask: c_int,
+    attr_mask: c_int,
     init_attr: *mut v::ibv_qp_init_attr,
 ) -> c_int {
     int_verb(Verb::QueryQp, || {
@@ -175,7 +175,8 @@ pub(super) unsafe extern "C" fn query_qp(
             init.qp_type = (*qp).qp_type;
             // Programs of before rdma-core 13 have a shorter structure, without the last field.
             ptr::copy_nonoverlapping((&raw const answer).cast::<u8>(), attr.cast::<u8>(), LENGTH);
-            if answer.rate_limit > 0 {
+            // Who has a limit, or asks for it, knows the field.
+            if answer.rate_limit > 0 || attr_mask.cast_unsigned() & v::IBV_QP_RATE_LIMIT != 0 {
                 (&raw mut (*attr).rate_limit).write(answer.rate_limit);
             }
             init_attr.write(init);
