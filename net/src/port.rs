@@ -1,5 +1,8 @@
 //! A device's presence on the network in this process.
 
+mod links;
+mod routes;
+
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +14,7 @@ use urxe_wire::{Gid, Qpn};
 use crate::cm_service::{Service, Services};
 use crate::counters::Counters;
 use crate::direct::{Export, Import, Imports, Seen, SharedQp};
-use crate::error::{PortError, RouteError};
+use crate::error::PortError;
 use crate::interface::Interface;
 use crate::ipc::{Channel, KeptFile, Listener, Notes};
 use crate::last_will::{LastWill, OwnLastWills};
@@ -19,9 +22,9 @@ use crate::lid_table::LidTable;
 use crate::link_monitor::LinkEvent;
 use crate::mad_claim::MadClaim;
 use crate::mailbox::Mailbox;
-use crate::multicast::{Groups, Membership};
+use crate::multicast::Groups;
 use crate::qpn_registry::{Registry, block_of};
-use crate::route::{Destination, Route, TxPool};
+use crate::route::{Route, TxPool};
 use crate::shm::PendingAck;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::FdSet;
@@ -94,26 +97,6 @@ impl Port {
         })
     }
 
-    /// The interface as it is now: [`Receiver::receive`](crate::Receiver::receive) follows its changes.
-    pub fn interface(&self) -> Arc<Interface> {
-        Arc::clone(&self.interface.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Whether there is anything for [`take_link_events`](Self::take_link_events) or [`take_due_last_wills`](Self::take_due_last_wills):
-    /// asked with every receiving, nearly always for nothing.
-    #[inline]
-    pub fn has_news(&self) -> bool {
-        self.has_link_events.load(Ordering::Relaxed) || self.wills.are_due()
-    }
-
-    /// Takes the changes of the interface since the last call.
-    pub fn take_link_events(&self) -> Vec<LinkEvent> {
-        if !self.has_link_events.swap(false, Ordering::Acquire) {
-            return Vec::new();
-        }
-        core::mem::take(&mut *self.link_events.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// A packet socket was found ready: for input, for output or with an error.
     pub(crate) fn note_raw_event(&self) {
         self.has_raw_event.store(true, Ordering::Release);
@@ -152,50 +135,6 @@ impl Port {
         &self.lids
     }
 
-    /// Whether packets may leave from every address. Where an interface is down, the kernel would have another one send those to
-    /// addresses that it has a route to, as no port does.
-    #[inline]
-    pub(crate) fn may_send(&self) -> bool {
-        // Those that are down are known by then: see `follow_links`.
-        self.is_up.load(Ordering::Acquire)
-    }
-
-    /// Has packets leave from the addresses of `now` that are up, or from all if `may_send`.
-    fn follow_links(&self, now: &Arc<Interface>, may_send: bool) {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).follow(now);
-        self.is_up.store(may_send, Ordering::Release);
-    }
-
-    /// Notes the interface as it was read. Where its changes are not `watched`, one that is down may come up unnoticed: packets
-    /// leave all the same.
-    pub(crate) fn interface_is(&self, now: Interface, watched: bool) {
-        let now = Arc::new(now);
-        self.follow_links(&now, !watched || now.has_all_up());
-        let mut interface = self.interface.write().unwrap_or_else(PoisonError::into_inner);
-        if *interface != now {
-            let changes = LinkEvent::between(&interface, &now);
-            *interface = now;
-            self.note(changes);
-        }
-    }
-
-    /// The interface has changed and could not be read: packets leave until it is known that they may not.
-    pub(crate) fn interface_is_unknown(&self) {
-        self.is_up.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn interface_is_gone(&self) {
-        let gone = Arc::new(self.interface().removed());
-        self.follow_links(&gone, false);
-        *self.interface.write().unwrap_or_else(PoisonError::into_inner) = gone;
-        self.note(vec![LinkEvent::Gone]);
-    }
-
-    fn note(&self, changes: Vec<LinkEvent>) {
-        self.link_events.lock().unwrap_or_else(PoisonError::into_inner).extend(changes);
-        self.has_link_events.store(true, Ordering::Release);
-    }
-
     /// A descriptor that is readable (level-triggered) while [`Receiver::receive`](crate::Receiver::receive) has something to do. To be waited on
     /// only while nobody polls; then say [`Receiver::woken`](crate::Receiver::woken).
     pub fn epoll_fd(&self) -> RawFd {
@@ -210,85 +149,8 @@ impl Port {
         keys.iter().take(ready).any(|key| EpollKey::unpack(*key) != Some(EpollKey::Raw))
     }
 
-    /// A way to `to`, for as many packets as one likes. Looks for a socket to share or opens one.
-    ///
-    /// # Errors
-    /// When the GIDs do not fit this port or each other, or the system refuses the first socket of an address.
-    pub fn route(&self, to: &Destination) -> Result<Arc<Route>, RouteError> {
-        self.make_route(to, |_| false)
-    }
-
-    /// The way to `to` that `route` is, with up to `paths` source ports that [`Route::on_path`] chooses from. What loses nothing is one path.
-    #[must_use]
-    pub fn spread(&self, route: Arc<Route>, to: &Destination, paths: u8) -> Arc<Route> {
-        let Ok((local, remote)) = self.resolve_pair(&to.local, &to.remote) else { return route };
-        if paths < 2 || !route.may_lose() {
-            return route;
-        }
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut make = |path| routes.route(&self.fds, &self.counters, [local, remote], to, false, path);
-        let others = (1..paths).filter_map(|path| make(path).ok()).map(Arc::new).collect();
-        make(0).map_or(route, |first| Arc::new(first.with_others(others)))
-    }
-
-    /// A way to `to` as [`route`](Self::route) finds it. Packets for a queue pair of this port stay in the process, if the port shares
-    /// memory and its packets need no ICRC: whoever sends them takes them out of the batch
-    /// ([`TxBatch::take_inside`](crate::TxBatch::take_inside)).
-    ///
-    /// # Errors
-    /// Errors of [`route`](Self::route).
-    pub fn route_inside(&self, to: &Destination) -> Result<Arc<Route>, RouteError> {
-        let may_stay = self.shares_memory && !self.keeps_icrcs() && self.owns_qpn(to.dest_qpn);
-        self.make_route(to, |remote| may_stay && self.interface().addresses().contains(&remote))
-    }
-
-    /// A way to `to`, on which packets stay in the process if `stays` says so of the peer's address.
-    fn make_route(&self, to: &Destination, stays: impl Fn(SocketAddr) -> bool) -> Result<Arc<Route>, RouteError> {
-        let (local, remote) = self.resolve_pair(&to.local, &to.remote)?;
-        let inside = stays(remote);
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let route = routes.route(&self.fds, &self.counters, [local, remote], to, inside, 0);
-        route.map(Arc::new).map_err(|e| RouteError::Os(PortError::os("open a UDP socket to send from", e)))
-    }
-
-    /// Joins a multicast group: until the result is dropped, [`Receiver::receive`](crate::Receiver::receive) delivers what is sent to it, whose
-    /// [`Headers::local`](crate::Headers::local) is the group. An IPv4 group's GID is its mapped address.
-    ///
-    /// # Errors
-    /// [`RouteError::RemoteGidUnusable`] if the GID is no multicast address; otherwise what the system refuses, such as
-    /// an IPv6 group on an interface that has no route to any.
-    pub fn join_multicast(&self, group: &Gid) -> Result<Arc<Membership>, RouteError> {
-        let group = self.interface().resolve(group).filter(|group| group.ip().is_multicast());
-        let group = group.ok_or(RouteError::RemoteGidUnusable)?;
-        let joined = self.groups.join(&self.fds, group, self.index);
-        joined.map_err(|e| RouteError::Os(PortError::os("join a multicast group", e)))
-    }
-
     pub(crate) fn groups(&self) -> &Groups {
         &self.groups
-    }
-
-    /// The addresses of a source and a destination GID. A default GID that is not assigned stands for any address of
-    /// the interface, so it takes the IP version of the other.
-    fn resolve_pair(&self, local: &Gid, remote: &Gid) -> Result<(SocketAddr, SocketAddr), RouteError> {
-        let interface = self.interface();
-        if !interface.has_gid(local) {
-            return Err(RouteError::LocalGidUnknown);
-        }
-        let from = interface.resolve(local).ok_or(RouteError::LocalGidUnknown)?;
-        let to = interface.resolve_peer(remote, from).ok_or(RouteError::RemoteGidUnusable)?;
-        if from.is_ipv4() == to.is_ipv4() {
-            return Ok((from, to));
-        }
-        let like = |other: SocketAddr| interface.addresses().iter().copied().find(|a| a.is_ipv4() == other.is_ipv4());
-        let pair = if interface.is_placeholder(local) {
-            like(to).map(|from| (from, to))
-        } else if interface.is_placeholder(remote) {
-            like(from).map(|to| (from, to))
-        } else {
-            None
-        };
-        pair.ok_or(RouteError::FamilyMismatch)
     }
 
     /// Takes a service id on an address; requests that reach other processes come here from now on.
@@ -522,44 +384,4 @@ fn granted_receive_buffer(fds: &Arc<FdSet>, addresses: &[SocketAddr]) -> Result<
     let address = addresses.first().copied().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
     let socket = bind_owner(fds, crate::sys::with_port(address, 0));
     socket.map(|socket| receive_buffer(&socket)).map_err(|e| PortError::os("open a UDP socket", e))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::tx::batch::TxBatch;
-
-    /// Packets that are sent while the change of an interface waits for a thread that looks at it: they do not leave, and do not wait.
-    #[test]
-    fn packets_stay_before_the_interface_is_replaced() {
-        let fds = FdSet::new().unwrap();
-        let port = Port::new(&fds, Interface::by_name("lo").unwrap(), 8, false).unwrap();
-        let own = Gid::from(IpAddr::from([127, 0, 0, 1]));
-        let dest_qpn = Qpn::new(0x111);
-        let to = Destination { local: own, remote: own, dest_qpn, flow_label: 0, tclass: 0, hop_limit: 0 };
-        let route = port.route(&to).unwrap();
-        let mut batch = TxBatch::new();
-        let looked_at = port.interface.read().unwrap();
-        thread::scope(|scope| {
-            let port = &port;
-            let (told, result) = mpsc::channel();
-            scope.spawn(|| port.interface_is_gone());
-            scope.spawn(move || {
-                while port.may_send() {
-                    thread::yield_now();
-                }
-                batch.packet(port, &route, 64).fill(0);
-                batch.commit();
-                batch.flush(port);
-                told.send(port.counters().tx_unreachable.load(Ordering::Relaxed)).unwrap();
-            });
-            let dropped = result.recv_timeout(Duration::from_secs(60));
-            drop(looked_at);
-            assert_eq!(dropped, Ok(1));
-        });
-    }
 }

@@ -1,7 +1,7 @@
 //! The network between nodes, and its time.
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use urxe_wire::{ICRC_LEN, Packet, Qpn};
 use crate::bottleneck::{Bottleneck, SwitchQueue};
 use crate::capture::Capture;
 use crate::counts::Counts;
+use crate::digest::hash_event;
 use crate::node::{Node, NodeConfig, NodeId};
 use crate::rule::{Flight, Rule, Verdict};
 use crate::schedule::{Schedule, Scheduled};
@@ -395,16 +396,4 @@ fn forged(datagram: Datagram, changes: &[(usize, u8)]) -> Datagram {
         bytes[at] ^= with;
     }
     Datagram { is_marked, ..Datagram::with_icrc(from, to, bytes) }
-}
-
-/// The engine's events have no `Hash`; their debug output says everything that is in them.
-fn hash_event(event: &NodeEvent, digest: &mut DefaultHasher) {
-    struct Sink<'a>(&'a mut DefaultHasher);
-    impl std::fmt::Write for Sink<'_> {
-        fn write_str(&mut self, text: &str) -> std::fmt::Result {
-            self.0.write(text.as_bytes());
-            Ok(())
-        }
-    }
-    std::fmt::Write::write_fmt(&mut Sink(digest), format_args!("{event:?}")).expect("hashing does not fail");
 }

@@ -45,6 +45,7 @@ mod bottleneck;
 pub mod capture;
 mod connection;
 mod counts;
+mod digest;
 mod fabric;
 pub mod incast;
 pub mod memory;

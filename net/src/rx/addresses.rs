@@ -48,14 +48,14 @@ impl Receiver {
             Err(PortError::NoSuchInterface { .. }) => {
                 self.watch = None;
                 (0..self.addresses.len()).for_each(|index| self.leave_address(index, port));
-                return port.interface_is_gone();
+                return port.set_interface_gone();
             }
             // No descriptor or memory to spare now. The change that was told may be that the link is up.
             Err(_) => {
                 if !self.deadlines.has(Task::RereadInterface) {
                     self.deadlines.set(Task::RereadInterface, self.reread.after_failure());
                 }
-                return port.interface_is_unknown();
+                return port.set_interface_unknown();
             }
         };
         self.reread = Backoff::new();
@@ -78,7 +78,7 @@ impl Receiver {
         }
         // An IPv6 address can be used some time after it came, which is a change as well.
         self.retry_elections(port);
-        port.interface_is(now, self.watch.is_some());
+        port.set_interface(now, self.watch.is_some());
     }
 
     /// Gives up an address that the interface no longer has.
@@ -222,7 +222,7 @@ impl Receiver {
                     *place = role;
                     self.note_owned(port);
                     self.appoint_successor(index, port);
-                    self.last_wills.has_owner(Gid::from(address.ip()));
+                    self.last_wills.note_owner(Gid::from(address.ip()));
                     self.begin_last_wills(port);
                     return;
                 }

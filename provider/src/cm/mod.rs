@@ -39,8 +39,8 @@ use urxe_wire::{Gid, Lid, Psn, Qpn, mgid};
 
 use crate::device;
 use crate::kernel::Errno;
-use crate::verbs::context::SharedPort;
 use crate::verbs::lid;
+use crate::verbs::shared_port::SharedPort;
 use administration::Query;
 use channel::Channel;
 use event::Address;

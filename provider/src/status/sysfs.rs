@@ -20,7 +20,7 @@ use urxe_wire::LinkLayer;
 
 use super::final_counters;
 use crate::device;
-use crate::verbs::context::SharedPort;
+use crate::verbs::shared_port::SharedPort;
 use urxe_net::issm;
 
 /// Bit of the capability mask: a program of the host is a subnet manager.

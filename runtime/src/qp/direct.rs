@@ -5,7 +5,8 @@
 
 use urxe_engine::{Io, QueuePair};
 
-use super::{Act, Inner, Qp};
+use super::turn::Act;
+use super::{Inner, Qp};
 use crate::clock::LazyInstant;
 use crate::direct::CompletesDirect;
 use crate::host::{DeviceHost, TxContext};

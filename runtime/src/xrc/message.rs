@@ -1,13 +1,15 @@
 //! Messages between processes that share an XRC domain. Both are on one host, so integers have the processor's byte
 //! order; they may be of different releases, so every field is checked.
 
+mod fields;
+
 use urxe_engine::{Access, Ask, Cqe, FrameCompletion, Instant, Key, Refusal, Touch, WcOpcode, WcStatus};
 use urxe_wire::{ImmDt, Lid, Qpn, RKey};
 
+use fields::{HEAD, Parts, Rest};
+
 /// The longest payload: a packet's.
 pub(super) const MOST: usize = 4096;
-/// Room for everything before the payload.
-const HEAD: usize = 64;
 /// Room for any message.
 pub(super) const LENGTH: usize = HEAD + MOST;
 
@@ -98,87 +100,6 @@ impl<'a> Act<'a> {
             Touch::Flush { persistent, whole } => Self::Flush { persistent: *persistent, whole: *whole },
         };
         (act, None)
-    }
-}
-
-/// The start of a message, and the payload that follows it.
-pub(super) struct Parts<'a> {
-    bytes: [u8; HEAD],
-    used: usize,
-    pub(super) payload: &'a [u8],
-}
-
-impl<'a> Parts<'a> {
-    fn new(kind: u8) -> Self {
-        Self { bytes: [0; HEAD], used: 0, payload: &[] }.put([kind])
-    }
-
-    fn put<const N: usize>(mut self, field: [u8; N]) -> Self {
-        if let Some(room) = self.bytes.get_mut(self.used..self.used + N) {
-            room.copy_from_slice(&field);
-            self.used += N;
-        }
-        self
-    }
-
-    fn u32(self, field: u32) -> Self {
-        self.put(field.to_ne_bytes())
-    }
-
-    fn u64(self, field: u64) -> Self {
-        self.put(field.to_ne_bytes())
-    }
-
-    fn flag(self, field: bool) -> Self {
-        self.put([u8::from(field)])
-    }
-
-    fn with(self, payload: &'a [u8]) -> Self {
-        Self { payload, ..self }
-    }
-
-    pub(super) fn head(&self) -> &[u8] {
-        self.bytes.get(..self.used).unwrap_or_default()
-    }
-}
-
-/// Unread remainder of a message.
-struct Rest<'a>(&'a [u8]);
-
-impl<'a> Rest<'a> {
-    fn get<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*field)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.get().map(u8::from_ne_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.get().map(u32::from_ne_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.get().map(u64::from_ne_bytes)
-    }
-
-    fn flag(&mut self) -> Option<bool> {
-        match self.u8()? {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
-        }
-    }
-
-    fn qpn(&mut self) -> Option<Qpn> {
-        self.u32().map(Qpn::new)
-    }
-
-    fn payload(&mut self) -> Option<&'a [u8]> {
-        let payload = std::mem::take(&mut self.0);
-        (payload.len() <= MOST).then_some(payload)
     }
 }
 
@@ -338,111 +259,4 @@ impl<'a> Answer<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SRQ: Qpn = Qpn::new(0x1234);
-    const QPN: Qpn = Qpn::new(0x5678);
-    const NOW: Instant = Instant::from_nanos(9);
-
-    fn bytes(parts: &Parts<'_>) -> Vec<u8> {
-        [parts.head(), parts.payload].concat()
-    }
-
-    fn cqe() -> Cqe {
-        Cqe {
-            wr_id: 0,
-            status: WcStatus::LocalLengthError,
-            opcode: WcOpcode::RecvRdmaWithImm,
-            qpn: QPN,
-            byte_len: 77,
-            imm: Some(ImmDt([1, 2, 3, 4])),
-            invalidated: None,
-            at: NOW,
-            src_qp: SRQ,
-            solicited: true,
-            grh: None,
-            slid: Lid::NONE,
-            frame: FrameCompletion::default(),
-            refusal: None,
-        }
-    }
-
-    fn access(access: Access, length: u64, act: Act<'_>) -> Request<'_> {
-        let range = Range { key: Key(7), access, va: u64::MAX, length };
-        Request::Access { srq: SRQ, qpn: QPN, range, act }
-    }
-
-    fn requests(data: &[u8]) -> Vec<Request<'_>> {
-        let wqe = Wqe(3);
-        vec![
-            Request::Join { interface: 1 },
-            Request::Find { srq: SRQ },
-            Request::Take { srq: SRQ },
-            Request::Scatter { wqe, offset: 1 << 40, data },
-            access(Access::REMOTE_WRITE, 1 << 30, Act::Look),
-            access(Access::REMOTE_READ, 4096, Act::Read),
-            access(Access::REMOTE_WRITE, data.len() as u64, Act::Write(data)),
-            access(Access::REMOTE_WRITE, 8, Act::WriteWord([5; 8])),
-            access(Access::REMOTE_ATOMIC, 8, Act::CompareSwap { compare: 1, swap: 2 }),
-            access(Access::REMOTE_ATOMIC, 8, Act::FetchAdd(3)),
-            access(Access::FLUSH_GLOBAL, 0, Act::Flush { persistent: false, whole: true }),
-            Request::Invalidate { srq: SRQ, qpn: QPN, key: Key(8) },
-            Request::Complete { wqe, cqe: cqe() },
-            Request::Complete {
-                wqe,
-                cqe: Cqe { imm: None, invalidated: Some(RKey(6)), opcode: WcOpcode::Recv, ..cqe() },
-            },
-            Request::GiveBack { wqe },
-        ]
-    }
-
-    #[test]
-    fn requests_and_answers_survive() {
-        let data = [0xA5; MOST];
-        for request in requests(&data) {
-            let message = bytes(&request.emit());
-            assert!(message.len() <= LENGTH);
-            assert_eq!(Request::parse(&message, NOW), Some(request));
-        }
-        let refused = REFUSALS.map(Answer::Refused);
-        let taken = Answer::Taken { wqe: Wqe(1), room: u32::MAX };
-        for answer in [Answer::Done(u64::MAX), Answer::Data(&data), taken, Answer::Empty, Answer::NotThere]
-            .into_iter()
-            .chain(refused)
-        {
-            assert_eq!(Answer::parse(&bytes(&answer.emit())), Some(answer));
-        }
-    }
-
-    #[test]
-    fn truncated_or_long_messages_are_refused() {
-        for request in requests(&[]) {
-            let message = bytes(&request.emit());
-            for length in 0..message.len() {
-                assert_ne!(Request::parse(&message[..length], NOW), Some(request), "{request:?} of {length} bytes");
-            }
-            let longer = [&message[..], &[0]].concat();
-            assert_ne!(Request::parse(&longer, NOW), Some(request));
-        }
-        assert_eq!(Answer::parse(&[5, 7]), None);
-        assert_eq!(Answer::parse(&[]), None);
-    }
-
-    /// Checks that an access needs its own right: REMOTE_READ does not allow a write.
-    #[test]
-    fn an_act_needs_its_right() {
-        let data = [1; 8];
-        for (rights, length, act) in [
-            (Access::REMOTE_READ, 8, Act::Write(&data)),
-            (Access::REMOTE_WRITE, 8, Act::Read),
-            (Access::REMOTE_WRITE, 8, Act::FetchAdd(1)),
-            (Access::NONE, 8, Act::Flush { persistent: true, whole: false }),
-            (Access::REMOTE_WRITE, 9, Act::Write(&data)),
-            (Access::REMOTE_READ, 4097, Act::Read),
-            (Access::REMOTE_ATOMIC, 16, Act::FetchAdd(1)),
-        ] {
-            assert_eq!(Request::parse(&bytes(&access(rights, length, act).emit()), NOW), None, "{act:?}");
-        }
-    }
-}
+mod tests;

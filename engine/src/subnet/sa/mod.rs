@@ -3,6 +3,7 @@
 mod broker;
 mod groups;
 mod join;
+mod port_group;
 mod records;
 mod select;
 mod services;

@@ -18,7 +18,7 @@ use super::Errno;
 use super::memory::UserMemory;
 use crate::device;
 use crate::mad::inbox::{Content, HEADER, Header, Inbox};
-use crate::verbs::context::{OpenError, SharedPort};
+use crate::verbs::shared_port::{OpenError, SharedPort};
 pub use abi::{ENABLE_PKEY, REGISTER_AGENT, REGISTER_AGENT_2, UNREGISTER_AGENT};
 use abi::{OLD_HEADER, Registration, Sent};
 use urxe_runtime::lock;

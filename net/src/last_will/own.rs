@@ -1,0 +1,147 @@
+//! Last wills of this process.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use socket2::{Domain, Socket, Type};
+use urxe_wire::Gid;
+
+use super::{LastWill, keeper_address};
+use crate::ipc::unix;
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::send_parts;
+
+/// The wills of this process, and to whom each address' go.
+#[derive(Debug, Default)]
+pub(crate) struct OwnLastWills {
+    own: Mutex<Own>,
+    /// Last wills of other processes, to be sent.
+    due: Mutex<Vec<LastWill>>,
+    is_due: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Own {
+    wills: BTreeMap<u32, LastWill>,
+    /// By address: the connection to the neighbour. Receivers say when one goes, before they close it.
+    successors: HashMap<Gid, RawFd>,
+    keeper: Keeper,
+}
+
+/// Process that keeps the wills of addresses without a successor.
+#[derive(Debug, Default)]
+enum Keeper {
+    #[default]
+    Absent,
+    /// Name of the keeper, not connected yet: most processes have no wills, and so never connect.
+    Named(String),
+    Connected(Fd),
+}
+
+/// Connects to a keeper of the same user, without waiting.
+fn connect_keeper(name: &str) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    socket.connect(&keeper_address(name)?)?;
+    if unix::is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(ErrorKind::PermissionDenied.into()) }
+}
+
+impl Keeper {
+    /// The connection, if it has been made and is still what it was.
+    fn connection(&self) -> Option<RawFd> {
+        match self {
+            Self::Connected(fd) if fd.is_ours() => Some(fd.as_raw_fd()),
+            Self::Connected(_) | Self::Absent | Self::Named(_) => None,
+        }
+    }
+}
+
+impl Own {
+    fn tell(&self, local: &Gid, bytes: &[u8]) {
+        if let Some(to) = self.successors.get(local).copied().or_else(|| self.keeper.connection()) {
+            // If it is full or gone, it is.
+            let _ = send_parts(to, [bytes]);
+        }
+    }
+
+    /// Connects to the keeper, if that was not tried.
+    fn meet_keeper(&mut self, fds: &Arc<FdSet>) {
+        if let Keeper::Named(name) = &self.keeper {
+            let connected = connect_keeper(name).and_then(|socket| fds.adopt(socket));
+            self.keeper = connected.map_or(Keeper::Absent, Keeper::Connected);
+        }
+    }
+}
+
+impl OwnLastWills {
+    /// Whether there are any to be sent.
+    #[inline]
+    pub(crate) fn are_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed)
+    }
+
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appoints the successor of an address: the connection to the process that keeps its last wills.
+    pub(crate) fn appoint(&self, local: Gid, successor: Option<RawFd>) {
+        let mut own = self.own();
+        let before = match successor {
+            Some(successor) => own.successors.insert(local, successor),
+            None => own.successors.remove(&local),
+        };
+        if before == successor {
+            return;
+        }
+        let keeper = own.keeper.connection().filter(|_| before.is_none());
+        for will in own.wills.values().filter(|will| will.local == local) {
+            if let Some(keeper) = keeper {
+                // The keeper gives up what somebody else has now.
+                let _ = send_parts(keeper, [&will.name.to_le_bytes()]);
+            }
+            own.tell(&local, &will.emit());
+        }
+    }
+
+    /// Queues last wills to be sent.
+    pub(crate) fn send(&self, wills: Vec<LastWill>) {
+        if wills.is_empty() {
+            return;
+        }
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        due.extend(wills);
+        self.is_due.store(!due.is_empty(), Ordering::Release);
+    }
+
+    /// Names the keeper of the wills of addresses that have no successor.
+    pub(crate) fn name_keeper(&self, name: &str) {
+        self.own().keeper = Keeper::Named(name.to_owned());
+    }
+
+    /// Leaves a last will with the successor of its address, or with the keeper. It takes the place of one of the same name.
+    pub(crate) fn set(&self, fds: &Arc<FdSet>, will: LastWill) {
+        let mut own = self.own();
+        own.meet_keeper(fds);
+        own.tell(&will.local, &will.emit());
+        own.wills.insert(will.name, will);
+    }
+
+    /// Takes a last will back.
+    pub(crate) fn clear(&self, name: u32) {
+        let mut own = self.own();
+        if let Some(will) = own.wills.remove(&name) {
+            own.tell(&will.local, &name.to_le_bytes());
+        }
+    }
+
+    /// Takes the last wills to be sent.
+    pub(crate) fn take_due(&self) -> Vec<LastWill> {
+        if !self.is_due.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        core::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
