@@ -12,6 +12,7 @@ use urxe_wire::Gid;
 use super::{LastWill, keeper_address};
 use crate::ipc::unix;
 use crate::sys::fd::{Fd, FdSet};
+use crate::sys::identity::Identity;
 use crate::sys::send_parts;
 
 /// The wills of this process, and to whom each address' go.
@@ -27,8 +28,26 @@ pub(crate) struct OwnLastWills {
 struct Own {
     wills: BTreeMap<u32, LastWill>,
     /// By address: the connection to the neighbour. Receivers say when one goes, before they close it.
-    successors: HashMap<Gid, RawFd>,
+    successors: HashMap<Gid, Successor>,
     keeper: Keeper,
+}
+
+/// Connection to a neighbour, which the receiver owns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Successor {
+    fd: RawFd,
+    identity: Option<Identity>,
+}
+
+impl Successor {
+    fn new(fd: RawFd) -> Self {
+        Self { fd, identity: Identity::of(fd).ok() }
+    }
+
+    /// The connection, if it is still what it was: the application may have closed it, and use its number.
+    fn connection(self) -> Option<RawFd> {
+        self.identity.is_none_or(|identity| identity.is_under(self.fd)).then_some(self.fd)
+    }
 }
 
 /// Process that keeps the wills of addresses without a successor.
@@ -60,7 +79,11 @@ impl Keeper {
 
 impl Own {
     fn tell(&self, local: &Gid, bytes: &[u8]) {
-        if let Some(to) = self.successors.get(local).copied().or_else(|| self.keeper.connection()) {
+        let to = match self.successors.get(local) {
+            Some(successor) => successor.connection(),
+            None => self.keeper.connection(),
+        };
+        if let Some(to) = to {
             // If it is full or gone, it is.
             let _ = send_parts(to, [bytes]);
         }
@@ -89,6 +112,7 @@ impl OwnLastWills {
     /// Appoints the successor of an address: the connection to the process that keeps its last wills.
     pub(crate) fn appoint(&self, local: Gid, successor: Option<RawFd>) {
         let mut own = self.own();
+        let successor = successor.map(Successor::new);
         let before = match successor {
             Some(successor) => own.successors.insert(local, successor),
             None => own.successors.remove(&local),
@@ -143,5 +167,32 @@ impl OwnLastWills {
             return Vec::new();
         }
         core::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use urxe_wire::mad::MAD_LEN;
+
+    use super::super::LEN;
+    use super::*;
+    use crate::sys::recv_parts;
+
+    /// An application that closes all descriptors may get a socket of its own under the number of the connection.
+    #[test]
+    fn nothing_is_said_to_another_socket_under_the_number() {
+        let pair = || Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap();
+        let ((connection, neighbour), (other, other_end)) = (pair(), pair());
+        let heard = |end: &Socket| recv_parts(end.as_raw_fd(), [&mut [0; LEN], &mut [0]]).unwrap();
+        let (wills, fds) = (OwnLastWills::default(), FdSet::new().unwrap());
+        let will = LastWill { name: 1, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] };
+        wills.appoint(will.local, Some(connection.as_raw_fd()));
+        wills.set(&fds, will.clone());
+        assert_eq!(heard(&neighbour), Some(LEN));
+        // SAFETY: replaces what is under the number of `connection`, which only closes it.
+        let replaced = unsafe { libc::dup3(other.as_raw_fd(), connection.as_raw_fd(), libc::O_CLOEXEC) };
+        assert_eq!(replaced, connection.as_raw_fd());
+        wills.set(&fds, will);
+        assert_eq!(heard(&other_end), None);
     }
 }

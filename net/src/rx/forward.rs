@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +23,7 @@ use crate::port::Port;
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
+use crate::sys::identity::CheckedFd;
 use crate::sys::{scope_id, send_parts, set_option};
 
 /// Bytes of forwarded datagrams that may wait in one mailbox; a limit, not a reservation.
@@ -76,7 +77,7 @@ pub(crate) struct Forwarder {
     /// Most recently connected last.
     connected: Vec<Connection>,
     /// A socket that has not found its mailbox, for the next attempt: packets to unknown QPNs cost no socket each.
-    spare: Option<UnixDatagram>,
+    spare: Option<CheckedFd>,
     /// Bytes that wait.
     bytes: usize,
     /// Datagrams that waited in vain since [`Forwarder::take_lost`].
@@ -207,8 +208,8 @@ impl Forwarder {
 
     fn connect(&mut self, fds: &Arc<FdSet>, to: Mailbox) -> io::Result<usize> {
         let _guard = CancelGuard::new();
-        let socket = match self.spare.take() {
-            Some(socket) => socket,
+        let socket = match self.spare.take().and_then(CheckedFd::into_owned) {
+            Some(socket) => UnixDatagram::from(socket),
             None => {
                 let socket = UnixDatagram::unbound()?;
                 let fd = socket.as_raw_fd();
@@ -219,7 +220,7 @@ impl Forwarder {
             }
         };
         if let Err(error) = socket.connect_addr(&to.name()?) {
-            self.spare = Some(socket);
+            self.spare = Some(OwnedFd::from(socket).into());
             return Err(error);
         }
         if self.connected.len() >= CONNECTED {

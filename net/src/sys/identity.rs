@@ -102,6 +102,14 @@ impl CheckedFd {
         self.identity.is_none_or(|identity| identity.is_under(self.raw))
     }
 
+    /// Returns the descriptor, if the number still is what it was.
+    #[must_use]
+    pub fn into_owned(self) -> Option<OwnedFd> {
+        let checked = ManuallyDrop::new(self);
+        // SAFETY: owned, and given up without being closed.
+        checked.is_ours().then(|| unsafe { OwnedFd::from_raw_fd(checked.raw) })
+    }
+
     /// Identity of the open file; none if it could not be found out.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
@@ -145,7 +153,7 @@ mod tests {
         // SAFETY: replaces what is under a number that nobody but `checked` knows.
         assert_eq!(unsafe { libc::dup3(other.as_raw_fd(), raw, libc::O_CLOEXEC) }, raw);
         assert!(!checked.is_ours());
-        drop(checked);
+        assert!(checked.into_owned().is_none());
         // SAFETY: a look at a flag, and the end of a number that nobody else knows.
         assert_eq!(unsafe { (libc::fcntl(raw, libc::F_GETFD), libc::close(raw)) }, (libc::FD_CLOEXEC, 0));
     }
