@@ -133,7 +133,7 @@ impl Interceptor for Observer {
 
 impl Observer {
     /// Compares, in strict mode, the completion queues of a new queue pair with what completes there.
-    pub fn check_sizes(&self, port: &Device, qp: &Qp) {
+    pub fn check_sizes(&self, device: &Device, qp: &Qp) {
         if !self.is_strict() {
             return;
         }
@@ -141,7 +141,7 @@ impl Observer {
             let config = engine.config();
             [&config.send_cq, &config.recv_cq].into_iter().flatten().cloned().collect()
         });
-        let all = port.queue_pairs();
+        let all = device.queue_pairs();
         for cq in cqs {
             let demand = |qp: &Arc<Qp>| {
                 qp.inspect(|engine| {
@@ -159,7 +159,7 @@ impl Observer {
     }
 
     /// Reports, in strict mode, objects that were not destroyed before the device is closed.
-    pub fn check_leftovers(&self, port: &Device) {
-        self.closed(port.queue_pairs().len(), port.regions().count(), &port.regions().all());
+    pub fn check_leftovers(&self, device: &Device) {
+        self.closed(device.queue_pairs().len(), device.regions().count(), &device.regions().all());
     }
 }

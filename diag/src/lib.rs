@@ -60,8 +60,8 @@ pub use urxe_runtime::interceptor::UNOBSERVED;
 
 /// Returns the observer of a device, if the environment asks for one.
 #[inline]
-pub fn of(port: &Device) -> Option<&Observer> {
-    let interceptor: &dyn Any = &**port.interceptor()?;
+pub fn of(device: &Device) -> Option<&Observer> {
+    let interceptor: &dyn Any = &**device.interceptor()?;
     interceptor.downcast_ref()
 }
 

@@ -20,9 +20,9 @@ use crate::progress::several_devices;
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Ports open in this process. Held over a fork, so that the child finds it whole.
-static PORTS: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
-/// A port is being opened; taken before [`PORTS`].
+/// A device is being opened; taken before [`DEVICES`].
 static OPENING: Mutex<()> = Mutex::new(());
 
 /// The process, as far as forks are concerned.
@@ -72,29 +72,29 @@ pub fn notice() {
     });
 }
 
-/// Remembers a port, to be closed in children.
-pub fn remember(port: &Arc<Device>) {
+/// Remembers a device, to be closed in children.
+pub fn remember(device: &Arc<Device>) {
     static ENDS: Once = Once::new();
     notice();
     ENDS.call_once(|| {
         // SAFETY: a function that stays loaded. It fails only without memory.
         unsafe { libc::atexit(at_exit) };
     });
-    let mut ports = lock(&PORTS);
-    ports.push(Arc::clone(port));
-    if ports.len() > 1 {
+    let mut devices = lock(&DEVICES);
+    devices.push(Arc::clone(device));
+    if devices.len() > 1 {
         several_devices::note_several();
     }
 }
 
-/// Returns other ports of the process that satisfy a condition, the first `N`; none while one is opened or closed. Allocates nothing: a
+/// Returns other devices of the process that satisfy a condition, the first `N`; none while one is opened or closed. Allocates nothing: a
 /// signal handler may call.
-pub(crate) fn others<const N: usize>(port: &Device, wanted: impl Fn(&Device) -> bool) -> [Option<Arc<Device>>; N] {
+pub(crate) fn others<const N: usize>(device: &Device, wanted: impl Fn(&Device) -> bool) -> [Option<Arc<Device>>; N] {
     let mut found = [const { None }; N];
     if several_devices::are_several()
-        && let Ok(ports) = PORTS.try_lock()
+        && let Ok(devices) = DEVICES.try_lock()
     {
-        let others = ports.iter().filter(|other| !std::ptr::eq(Arc::as_ptr(other), port) && wanted(other));
+        let others = devices.iter().filter(|other| !std::ptr::eq(Arc::as_ptr(other), device) && wanted(other));
         for (place, other) in found.iter_mut().zip(others) {
             *place = Some(Arc::clone(other));
         }
@@ -102,14 +102,14 @@ pub(crate) fn others<const N: usize>(port: &Device, wanted: impl Fn(&Device) -> 
     found
 }
 
-/// Closes it and forgets it; no fork comes in between.
-pub fn close(port: &Arc<Device>) {
-    let mut ports = lock(&PORTS);
-    port.close();
-    ports.retain(|other| !Arc::ptr_eq(other, port));
+/// Closes a device and forgets it; no fork comes in between.
+pub fn close(device: &Arc<Device>) {
+    let mut devices = lock(&DEVICES);
+    device.close();
+    devices.retain(|other| !Arc::ptr_eq(other, device));
 }
 
-/// Puts off forks until the result is dropped: in a child a port that is half open would stay so for ever.
+/// Puts off forks until the result is dropped: in a child a device that is half open would stay so for ever.
 pub fn put_off() -> MutexGuard<'static, ()> {
     lock(&OPENING)
 }
@@ -119,7 +119,7 @@ pub fn try_put_off() -> Option<MutexGuard<'static, ()>> {
     OPENING.try_lock().ok()
 }
 
-/// Locks that the forking thread holds over a fork. The list of ports is released first.
+/// Locks that the forking thread holds over a fork. The list of devices is released first.
 type Held = (MutexGuard<'static, Vec<Arc<Device>>>, MutexGuard<'static, ()>, fork_safe_mutex::Kept);
 
 thread_local! {
@@ -145,15 +145,15 @@ fn at_end() {
         // The peers send again what is left in the sockets.
         return;
     }
-    let ports: Vec<Arc<Device>> = PORTS.try_lock().map(|ports| ports.clone()).unwrap_or_default();
-    for port in ports.iter().filter(|port| !port.net().has_lost_descriptors()) {
-        port.pass_on();
+    let devices: Vec<Arc<Device>> = DEVICES.try_lock().map(|devices| devices.clone()).unwrap_or_default();
+    for device in devices.iter().filter(|device| !device.net().has_lost_descriptors()) {
+        device.pass_on();
     }
     if let Some(hooks) = HOOKS.get() {
         (hooks.at_exit)();
     }
-    for port in &ports {
-        port.settle();
+    for device in &devices {
+        device.settle();
     }
     if let Some(hooks) = HOOKS.get() {
         (hooks.at_last)();
@@ -162,8 +162,8 @@ fn at_end() {
 
 extern "C" fn prepare() {
     let opening = put_off();
-    let ports = lock(&PORTS);
-    hold(Some((ports, opening, fork_safe_mutex::keep_all())));
+    let devices = lock(&DEVICES);
+    hold(Some((devices, opening, fork_safe_mutex::keep_all())));
     shared_pages::before_fork();
 }
 
@@ -181,11 +181,11 @@ extern "C" fn child() {
     if let Some(hooks) = HOOKS.get() {
         (hooks.in_child)();
     }
-    if let Some((mut ports, _opening, _tables)) = hold(None) {
-        for port in ports.drain(..) {
-            port.close_in_child();
+    if let Some((mut devices, _opening, _tables)) = hold(None) {
+        for device in devices.drain(..) {
+            device.close_in_child();
             // Its locks may be held by threads that are not here: never to be touched again, not even by a drop.
-            std::mem::forget(port);
+            std::mem::forget(device);
         }
     }
 }

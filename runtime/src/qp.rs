@@ -35,7 +35,7 @@ use unread::UnreadByPeer;
 pub struct Qp {
     qpn: Qpn,
     inner: Mutex<Inner>,
-    port: Arc<Device>,
+    device: Arc<Device>,
     /// Packets of queue pairs of this process.
     inbox: Inbox,
     pub(super) timer: TimerSlot,
@@ -73,10 +73,10 @@ impl fmt::Debug for Qp {
 
 impl Qp {
     /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
-    pub fn new(port: &Arc<Device>, config: QpConfig<DeviceHost>, events: AsyncEvents) -> Arc<Self> {
+    pub fn new(device: &Arc<Device>, config: QpConfig<DeviceHost>, events: AsyncEvents) -> Arc<Self> {
         let xrc_target = (config.qp_type == QpType::XrcRecv).then(Target::default);
-        if config.xrcd.is_some_and(|domain| port.xrc_srqs().client().is_shared(domain)) {
-            rx_queue::start(port);
+        if config.xrcd.is_some_and(|domain| device.xrc_srqs().client().is_shared(domain)) {
+            rx_queue::start(device);
         }
         let is_connected = matches!(config.qp_type, QpType::Rc | QpType::Uc);
         let sleeps = [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
@@ -89,12 +89,12 @@ impl Qp {
                 unacknowledged: Vec::new(),
                 last_ack: LastAck::default(),
                 unread: None,
-                sides: (port.gives_direct_access() && is_connected)
+                sides: (device.gives_direct_access() && is_connected)
                     .then(|| Box::new(Sides::new(Weak::<Self>::clone(qp)))),
                 neighbor: Weak::new(),
                 tally: Tally::default(),
             }),
-            port: Arc::clone(port),
+            device: Arc::clone(device),
             inbox: Inbox::default(),
             timer: TimerSlot::default(),
             dirty: AtomicBool::new(false),
@@ -102,7 +102,7 @@ impl Qp {
             xrc_target,
             listeners: Mutex::new(vec![Arc::new(events)]),
         });
-        port.add_qp(Arc::clone(&qp));
+        device.add_qp(Arc::clone(&qp));
         qp
     }
 
@@ -117,14 +117,14 @@ impl Qp {
     }
 
     /// The device it is on.
-    pub const fn port(&self) -> &Arc<Device> {
-        &self.port
+    pub const fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Looks at the engine without driving it.
     pub fn inspect<T>(&self, look: impl FnOnce(&QueuePair<DeviceHost>) -> T) -> T {
         let Inner { engine, sides, .. } = &mut *lock(&self.inner);
-        if let (Some(sides), Some(reach)) = (sides, self.port.direct()) {
+        if let (Some(sides), Some(reach)) = (sides, self.device.direct()) {
             sides.absorb(reach, engine);
         }
         look(engine)

@@ -51,7 +51,7 @@ fn exchange(a: &mut Node, b: &Node) {
     assert_eq!(a.completion().status, WcStatus::RemoteAccessError);
     assert_eq!(a.qp.inspect(|engine| engine.state()), QpState::Err);
     while b.events.0.lock().unwrap().is_empty() {
-        b.port.polled(false);
+        b.device.polled(false);
     }
     assert_eq!(*b.events.0.lock().unwrap(), [(7, EventType::QpAccessError)]);
 }
@@ -81,8 +81,8 @@ fn messages_go_through_shared_memory() {
 fn a_closed_device_is_not_kept_alive() {
     in_namespace(|| {
         let node = Node::new(1, false);
-        let port: Weak<Device> = Arc::downgrade(&node.port);
+        let device: Weak<Device> = Arc::downgrade(&node.device);
         drop(node);
-        assert!(port.upgrade().is_none());
+        assert!(device.upgrade().is_none());
     });
 }

@@ -46,7 +46,7 @@ impl State {
     /// The device that has an address. One that was taken out has none.
     pub(super) fn device_of(&self, ip: IpAddr) -> Option<usize> {
         let has = |device: &Device| {
-            !device.shared.port().is_gone() && device.interface().addresses().iter().any(|address| address.ip() == ip)
+            !device.shared.device().is_gone() && device.interface().addresses().iter().any(|address| address.ip() == ip)
         };
         self.devices.iter().position(has)
     }
@@ -76,7 +76,7 @@ impl State {
             .devices
             .iter()
             .enumerate()
-            .filter(|(index, device)| among.is_none_or(|only| only == *index) && !device.shared.port().is_gone());
+            .filter(|(index, device)| among.is_none_or(|only| only == *index) && !device.shared.device().is_gone());
         let (_, index, address) =
             candidates.filter_map(address_of).min_by_key(|(running, index, _)| (!running, *index))?;
         Some((index, address))
@@ -130,7 +130,7 @@ impl State {
         let mut claims = Vec::new();
         for device in &self.devices {
             for own in device.interface().addresses().iter().filter(|own| wanted(own.ip())) {
-                let claimed = device.shared.port().net().serve(service_id, Gid::from(own.ip()));
+                let claimed = device.shared.device().net().serve(service_id, Gid::from(own.ip()));
                 claims.push(claimed.map_err(|error| match error.kind() {
                     std::io::ErrorKind::AddrInUse => Errno(libc::EADDRINUSE),
                     _ => Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)),

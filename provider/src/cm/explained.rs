@@ -13,7 +13,7 @@ impl State {
     /// The devices and their interfaces, such as `urxe0 is on lo`.
     fn devices_in_words(&self) -> String {
         let on = |device: &super::Device| {
-            format!("{} is on {}", device.shared.port().device_name(), device.interface().name())
+            format!("{} is on {}", device.shared.device().device_name(), device.interface().name())
         };
         let devices: Vec<String> = self.devices.iter().map(on).collect();
         if devices.is_empty() { "no device can be opened".to_owned() } else { devices.join(", ") }

@@ -38,7 +38,7 @@ impl State {
             if !ids.has_room() {
                 return Verdict::Ignore;
             }
-            let Ok(qpn) = shared.port().net().alloc_qpn() else { return Verdict::Ignore };
+            let Ok(qpn) = shared.device().net().alloc_qpn() else { return Verdict::Ignore };
             if let Some(id) = ids.get_mut(listener) {
                 id.backlog -= 1;
             }

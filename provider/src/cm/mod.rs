@@ -40,7 +40,7 @@ use urxe_wire::{Gid, Lid, Psn, Qpn, mgid};
 use crate::device;
 use crate::kernel::Errno;
 use crate::verbs::lid;
-use crate::verbs::shared_port::SharedPort;
+use crate::verbs::shared_device::SharedDevice;
 use administration::Query;
 use channel::Channel;
 use event::Address;
@@ -75,7 +75,7 @@ struct State {
 
 /// A device, and the connections on it.
 struct Device {
-    shared: Arc<SharedPort>,
+    shared: Arc<SharedDevice>,
     guid: u64,
     cm: Cm,
     names: HashMap<CommId, u32>,
@@ -86,7 +86,7 @@ struct Device {
 
 impl Device {
     fn interface(&self) -> Arc<Interface> {
-        self.shared.port().net().interface()
+        self.shared.device().net().interface()
     }
 
     fn gid_index(&self, gid: &Gid) -> u8 {
@@ -96,7 +96,7 @@ impl Device {
 
     /// The address handle from one GID of the network to another.
     fn address(&self, local: &Gid, remote: &Gid, tclass: u8) -> Address {
-        let port = self.shared.port().net();
+        let port = self.shared.device().net();
         let interface = port.interface();
         let dgid = interface.shown_gid(remote);
         let (dlid, is_global) = if !interface.link_layer().is_infiniband() {
@@ -112,7 +112,7 @@ impl Device {
 
     /// A name for a connection that nobody on this host has: a QPN of ours, and eight bits that differ each time.
     fn new_comm_id(&self, random: u64) -> Result<CommId, Errno> {
-        let qpn = self.shared.port().net().alloc_qpn().map_err(|error| crate::verbs::diagnostics::no_qpn(&error))?;
+        let qpn = self.shared.device().net().alloc_qpn().map_err(|error| crate::verbs::diagnostics::no_qpn(&error))?;
         let [high, ..] = random.to_ne_bytes();
         Ok(CommId(u32::from(high) << 24 | qpn.get()))
     }
@@ -137,7 +137,7 @@ impl State {
         loop {
             let Some(device) = self.devices.get_mut(index) else { return };
             // First what is to be said if this process is killed as soon as its peer knows more.
-            let net = device.shared.port().net();
+            let net = device.shared.device().net();
             while let Some((comm, will)) = device.cm.poll_last_will() {
                 match will {
                     Some(Transmit { ends: Ends { local, remote }, payload }) => {
@@ -150,25 +150,25 @@ impl State {
                 let psn = device.psn;
                 device.psn = psn.next();
                 let ends = transmit.ends;
-                gsi::send(work, device.shared.port().net(), psn, ends.local, ends.remote, &transmit.payload);
+                gsi::send(work, device.shared.device().net(), psn, ends.local, ends.remote, &transmit.payload);
             }
             let Some((comm, event)) = device.cm.poll_event() else { break };
             self.handle_event(index, comm, event);
         }
         if let Some(device) = self.devices.get(index) {
-            device.shared.port().set_gsi_timer(device.cm.poll_timeout());
+            device.shared.device().set_gsi_timer(device.cm.poll_timeout());
         }
     }
 
     fn pump_now(&mut self, index: usize) {
-        let Some(port) = self.devices.get(index).map(|device| Arc::clone(device.shared.port())) else { return };
-        port.with_work(|work| self.pump(index, work));
+        let Some(device) = self.devices.get(index).map(|device| Arc::clone(device.shared.device())) else { return };
+        device.with_work(|work| self.pump(index, work));
     }
 
     fn forget_name(&mut self, index: usize, comm: CommId) {
         if let Some(device) = self.devices.get_mut(index) {
             device.names.remove(&comm);
-            device.shared.port().net().free_qpn(Qpn::new(comm.0));
+            device.shared.device().net().free_qpn(Qpn::new(comm.0));
         }
     }
 }
@@ -229,8 +229,8 @@ impl Manager {
         };
         // Dropping a device ends its thread, which may wait for our lock: only now.
         for device in &unused {
-            device.shared.port().set_gsi(None);
-            device.shared.port().set_gsi_timer(None);
+            device.shared.device().set_gsi(None);
+            device.shared.device().set_gsi_timer(None);
             device.shared.mads().set_client(None);
         }
         drop(unused);
@@ -240,9 +240,9 @@ impl Manager {
     /// program may end at once, without a word to us, and the message with it.
     pub(crate) fn look(&self) {
         // Not under our lock, which whoever receives takes.
-        let ports: Vec<_> = self.state().devices.iter().map(|device| Arc::clone(device.shared.port())).collect();
-        for port in ports {
-            port.look();
+        let devices: Vec<_> = self.state().devices.iter().map(|device| Arc::clone(device.shared.device())).collect();
+        for device in devices {
+            device.look();
         }
     }
 
@@ -265,9 +265,9 @@ impl Manager {
         }
         let mut devices = Vec::new();
         for urxe_options::Device { name, netdev } in device::all() {
-            if let Ok(shared) = SharedPort::open(&name, &netdev) {
+            if let Ok(shared) = SharedDevice::open(&name, &netdev) {
                 let guid = device::guid(&name)
-                    .unwrap_or_else(|| u64::from_ne_bytes(shared.port().net().interface().guid().octets()));
+                    .unwrap_or_else(|| u64::from_ne_bytes(shared.device().net().interface().guid().octets()));
                 let (cm, names, psn) = (Cm::new(), HashMap::new(), Psn::default());
                 devices.push(Device { shared, guid, cm, names, psn, ipoib_key: None });
             }
@@ -283,7 +283,7 @@ impl Manager {
                 for (index, device) in devices.iter().enumerate() {
                     let gsi = Arc::new(PortGsi { manager: self, index });
                     device.shared.mads().set_client(Some(gsi.clone()));
-                    device.shared.port().set_gsi(Some(gsi));
+                    device.shared.device().set_gsi(Some(gsi));
                 }
                 std::mem::swap(&mut state.devices, &mut devices);
             }

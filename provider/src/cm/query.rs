@@ -46,7 +46,7 @@ pub(crate) struct Path {
 impl Path {
     /// The path between two GIDs of the network.
     fn new(device: &Device, local: &Gid, remote: &Gid) -> Self {
-        let port = device.shared.port().net();
+        let port = device.shared.device().net();
         let (interface, Address { dlid, is_global, .. }) = (port.interface(), device.address(local, remote, 0));
         let link_layer = interface.link_layer();
         Self {

@@ -45,7 +45,7 @@ impl LastRead {
     fn read(&self, context: &Context, count: &Count, is_nested: bool) -> u64 {
         let mut value = count.read();
         if self.0.load(Ordering::Relaxed) == value && !is_nested {
-            context.port().polled(false);
+            context.device().polled(false);
             value = count.read();
         }
         self.0.store(value, Ordering::Relaxed);

@@ -80,8 +80,8 @@ pub(super) unsafe extern "C" fn query_port(
         if port_num != 1 {
             return Err(diagnostics::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
-        query::port(&context.interface(), lid::of(context.port().net()), attr);
-        let counters = context.port().counters();
+        query::port(&context.interface(), lid::of(context.device().net()), attr);
+        let counters = context.device().counters();
         let read = |counter: &AtomicU64| u32::try_from(counter.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (read(&counters.bad_pkey), read(&counters.bad_qkey));
         Ok(())

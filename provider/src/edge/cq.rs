@@ -226,7 +226,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
                 "make the CQ as large as all queues that complete there together",
             ));
         }
-        context.port().polled(object.cq.is_armed());
+        context.device().polled(object.cq.is_armed());
         Ok(object.cq.poll(most, &mut each))
     });
     if let Ok(count @ 1..) = usize::try_from(count) {
@@ -242,10 +242,10 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
         if is_nested {
-            return reentrant::req_notify(context.port(), &object.cq, solicited_only != 0);
+            return reentrant::req_notify(context.device(), &object.cq, solicited_only != 0);
         }
         object.cq.arm(solicited_only != 0);
-        context.port().stopped_polling();
+        context.device().stopped_polling();
         Ok(())
     })
 }

@@ -29,8 +29,8 @@ pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::
         }
         // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
-        let port = context.port();
-        port.groups().attach(port.net(), gid, qpn).map_err(|error| {
+        let device = context.device();
+        device.groups().attach(device.net(), gid, qpn).map_err(|error| {
             let (errno, remedy) = match error {
                 GroupError::Full => (Errno(libc::ENOMEM), "detach some"),
                 GroupError::Group(RouteError::Os(_)) => (Errno(libc::ENETUNREACH), "add a route for the group"),
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::
         }
         // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
-        if context.port().groups().detach(gid, qpn) { Ok(()) } else { Err(EINVAL) }
+        if context.device().groups().detach(gid, qpn) { Ok(()) } else { Err(EINVAL) }
     })
 }
 

@@ -164,7 +164,7 @@ pub(super) unsafe fn register(
     // SAFETY: as above.
     let context = unsafe { shared(ibv_context) };
     context.check_alive()?;
-    let key = asked.register(context.port().regions(), domain.id())?;
+    let key = asked.register(context.device().regions(), domain.id())?;
     let length = usize::try_from(asked.length).unwrap_or(usize::MAX);
     let ibv_mr = v::ibv_mr { context: ibv_context, pd, addr, length, handle: key.0, lkey: key.0, rkey: key.0 };
     let verbs = verbs_mr { ibv_mr, mr_type, access: asked.access.cast_signed() };
@@ -184,7 +184,7 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut v::ibv_pd) -> *mut v::ibv
         context.check_alive()?;
         let (pd_id, access) = (domain.id(), Access::LOCAL_WRITE);
         let make = |key| Region { key, pd: pd_id, access, iova: 0, length: u64::MAX, host: 0, kind: RegionKind::Null };
-        let key = context.port().regions().insert(make).map_err(|_| Errno(libc::ENOMEM))?;
+        let key = context.device().regions().insert(make).map_err(|_| Errno(libc::ENOMEM))?;
         let ibv_mr = v::ibv_mr {
             context: ibv_context,
             pd,
@@ -234,7 +234,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
             registered.domain = Arc::clone(unsafe { domain(pd) });
         }
         let region = Region { key: object.key, ..registered.asked.region(registered.domain.id())? };
-        context.port().regions().replace(region).map_err(|_| Errno(libc::EBUSY))?;
+        context.device().regions().replace(region).map_err(|_| Errno(libc::EBUSY))?;
         object.verbs.access = registered.asked.access.cast_signed();
         context.handles().set_region(object.key, registered);
         Ok(())
@@ -268,7 +268,7 @@ pub(super) unsafe extern "C" fn advise_mr(
         for index in 0..num_sges as usize {
             // SAFETY: the caller's list has that many elements.
             let sge = unsafe { sg_list.add(index).read() };
-            let region = context.port().regions().region(Key(sge.lkey)).ok_or(Errno(libc::ENOENT))?;
+            let region = context.device().regions().region(Key(sge.lkey)).ok_or(Errno(libc::ENOENT))?;
             let by = Accessor::Local(domain.id());
             let at = region.check(by, needed, sge.addr, u64::from(sge.length)).map_err(|refusal| match refusal {
                 Refusal::NoSuchKey => Errno(libc::ENOENT),
@@ -294,12 +294,12 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         context.check_own()?;
         // SAFETY: as above.
         let key = unsafe { (*mr.cast::<MrObject>()).key };
-        let port = context.port();
+        let device = context.device();
         if let Some(observer) = context.observer() {
             observer.deregistering(key);
         }
         // A memory window may be bound to it (`ibv_dereg_mr(3)`).
-        port.regions().remove(key).map_err(|error| match error {
+        device.regions().remove(key).map_err(|error| match error {
             TableError::Bound => Errno(libc::EBUSY),
             TableError::NoSuchKey => Errno(libc::EINVAL),
         })?;

@@ -35,7 +35,7 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut v::ibv_pd, type_: v::ibv_mw_ty
             _ => return Err(Errno(libc::EINVAL)),
         };
         let counted = context.quotas().mw.take()?;
-        let key = context.port().regions().insert_window(domain.id(), kind).map_err(|_| Errno(libc::ENOMEM))?;
+        let key = context.device().regions().insert_window(domain.id(), kind).map_err(|_| Errno(libc::ENOMEM))?;
         // SAFETY: as above.
         let ibv = v::ibv_mw { context: unsafe { (*pd).context }, pd, rkey: key.0, handle: key.0, type_ };
         Ok(Box::into_raw(Box::new(MwObject { ibv, domain: Arc::clone(domain), _counted: counted })).cast())
@@ -47,7 +47,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut v::ibv_mw) -> c_int {
         // SAFETY: the caller's window.
         let (context, handle) = unsafe { (shared((*mw).context), (*mw).handle) };
         context.check_own()?;
-        context.port().regions().remove_window(Key(handle)).map_err(|_| Errno(libc::EINVAL))?;
+        context.device().regions().remove_window(Key(handle)).map_err(|_| Errno(libc::EINVAL))?;
         if let Some(observer) = context.observer() {
             observer.forget_window(Key(handle));
         }
@@ -95,8 +95,9 @@ pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, 
             flags: SendFlags { fence: flag(v::IBV_SEND_FENCE), signaled: flag(v::IBV_SEND_SIGNALED), solicited: false },
             to: Recipient::Peer,
         };
-        let port = object.qp.port();
-        port.with_work(|work| object.qp.drive(work, |engine, io| engine.post_send(io, wr, None)))
+        let device = object.qp.device();
+        device
+            .with_work(|work| object.qp.drive(work, |engine, io| engine.post_send(io, wr, None)))
             .map_err(Errno::from)?;
         // SAFETY: as above.
         unsafe { (*mw).rkey = next };

@@ -17,7 +17,7 @@ use super::{
 use super::{int_verb, ptr_verb};
 use crate::kernel::{Errno, hook};
 use crate::verbs::context::Context;
-use crate::verbs::shared_port::OpenError;
+use crate::verbs::shared_device::OpenError;
 use crate::{device, kernel};
 use urxe_diag::complain;
 use urxe_runtime::limits;

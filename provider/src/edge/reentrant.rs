@@ -250,13 +250,13 @@ pub(super) unsafe fn post_recv(
 /// # Safety
 /// As for `ibv_post_srq_recv(3)`.
 pub(super) unsafe fn post_srq_recv(
-    port: &Arc<Device>,
+    device: &Arc<Device>,
     srq: &Arc<Srq>,
     number: u64,
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> Result<(), Errno> {
-    let call = |first| Call::SharedRecv { port: Arc::clone(port), srq: Arc::clone(srq), number, first };
+    let call = |first| Call::SharedRecv { device: Arc::clone(device), srq: Arc::clone(srq), number, first };
     // SAFETY: the caller's list and pointer.
     unsafe { put_list_aside(first, bad_wr, 0, false, call) }
 }
@@ -270,10 +270,10 @@ pub(super) fn wr_complete(qp: &Arc<Qp>, requests: &mut Vec<SendRequest>) -> Resu
 }
 
 /// Puts `ibv_req_notify_cq` aside.
-pub(super) fn req_notify(port: &Arc<Device>, cq: &Arc<Cq>, solicited_only: bool) -> Result<(), Errno> {
+pub(super) fn req_notify(device: &Arc<Device>, cq: &Arc<Cq>, solicited_only: bool) -> Result<(), Errno> {
     let node = Node::map(0)?;
     // SAFETY: just mapped.
-    unsafe { Node::put_aside(node, 0, Call::Arm { port: Arc::clone(port), cq: Arc::clone(cq), solicited_only }) };
+    unsafe { Node::put_aside(node, 0, Call::Arm { device: Arc::clone(device), cq: Arc::clone(cq), solicited_only }) };
     Ok(())
 }
 

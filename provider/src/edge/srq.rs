@@ -117,12 +117,12 @@ unsafe fn create(
     }
     let counted = context.quotas().srq.take()?;
     attr.max_sge = attr.max_sge.max(1);
-    let port = context.port();
+    let device = context.device();
     // SAFETY: as above.
     let xrc = xrc.map(|(xrcd, cq)| unsafe { (xrcd::object(xrcd), cq::object(cq), xrcd, cq) });
     let delivery = match xrc {
         Some((xrcd, cq, ..)) => {
-            let number = port.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
+            let number = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
             Some(Xrc { domain: xrcd.xrcd.id(), number, cq: Arc::clone(&cq.cq) })
         }
         None => None,
@@ -154,9 +154,9 @@ unsafe fn create(
     let events = AsyncEvents::new(context.async_sink(), place.as_ptr() as u64);
     let queue = quirks::shared_receive_queue(attr.max_wr, attr.max_sge);
     let srq = Arc::new(Srq::new(queue, domain.id(), number, delivery, events));
-    if let Err(error) = port.add_srq(&srq) {
+    if let Err(error) = device.add_srq(&srq) {
         if let Some(xrc) = srq.xrc() {
-            port.net().free_qpn(xrc.number);
+            device.net().free_qpn(xrc.number);
         }
         return Err(Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
@@ -232,8 +232,8 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut v::ibv_srq) -> c_int {
         if object.users.any() {
             return Err(Errno(libc::EBUSY));
         }
-        let port = context.port();
-        port.remove_srq(&object.srq);
+        let device = context.device();
+        device.remove_srq(&object.srq);
         if let Some(observer) = context.observer() {
             observer.forget_recvs(RecvQueue::Shared(srq as u64));
         }
@@ -262,13 +262,13 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;
-        let (port, number) = (context.port(), srq as u64);
+        let (device, number) = (context.device(), srq as u64);
         // SAFETY: the caller's list and pointer.
         unsafe {
             if is_nested {
-                reentrant::post_srq_recv(port, &object.srq, number, first, bad_wr)
+                reentrant::post_srq_recv(device, &object.srq, number, first, bad_wr)
             } else {
-                recv_shared(port, &object.srq, number, first, bad_wr)
+                recv_shared(device, &object.srq, number, first, bad_wr)
             }
         }
     })

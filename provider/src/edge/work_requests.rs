@@ -35,7 +35,7 @@ pub(super) unsafe fn send(
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> Result<(), Errno> {
     let strict = context.observer().filter(|observer| observer.is_strict());
-    qp.port().with_work(|work| {
+    qp.device().with_work(|work| {
         qp.post_send(work, |engine, io| {
             let list = List { context, max_inline, first, bad_wr };
             // SAFETY: the caller's promise.
@@ -163,7 +163,7 @@ impl List<'_> {
 /// As for `ibv_post_recv(3)`.
 #[inline]
 pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut v::ibv_recv_wr) -> Result<(), Errno> {
-    let strict = urxe_diag::of(qp.port()).filter(|observer| observer.is_strict());
+    let strict = urxe_diag::of(qp.device()).filter(|observer| observer.is_strict());
     let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut Io<'_, _>| {
         let next = |wr: &v::ibv_recv_wr| wr.next;
         if let Some(observer) = strict {
@@ -194,7 +194,7 @@ pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut
         // SAFETY: a list of requests, ended by null, and the caller's pointer.
         unsafe { each(first, next, bad_wr, post) }
     };
-    qp.port().with_work(|work| qp.post_recv(work, post))
+    qp.device().with_work(|work| qp.post_recv(work, post))
 }
 
 /// Posts a list of receive requests to a queue that strict mode knows by `number`.
@@ -202,14 +202,14 @@ pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut
 /// # Safety
 /// As for `ibv_post_srq_recv(3)`.
 pub(super) unsafe fn recv_shared(
-    port: &Device,
+    device: &Device,
     srq: &Srq,
     number: u64,
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> Result<(), Errno> {
     let place = RecvQueue::Shared(number);
-    let strict = urxe_diag::of(port).filter(|observer| observer.is_strict());
+    let strict = urxe_diag::of(device).filter(|observer| observer.is_strict());
     let next = |wr: &v::ibv_recv_wr| wr.next;
     if let Some(observer) = strict {
         // SAFETY: a list of requests, ended by null.
@@ -235,8 +235,8 @@ pub(super) unsafe fn recv_shared(
 
 /// Posts all of the requests or none.
 pub(super) fn send_batch(qp: &Qp, requests: &mut Vec<SendRequest>) -> Result<(), Errno> {
-    let port = qp.port();
-    let strict = urxe_diag::of(port).filter(|observer| observer.is_strict());
+    let device = qp.device();
+    let strict = urxe_diag::of(device).filter(|observer| observer.is_strict());
     let post = |engine: &mut Engine, io: &mut Io<'_, _>| {
         let posted = match strict {
             None => engine.post_send_all(io, requests),
@@ -256,7 +256,7 @@ pub(super) fn send_batch(qp: &Qp, requests: &mut Vec<SendRequest>) -> Result<(),
         };
         posted.map_err(|error| explained(engine, error.into()))
     };
-    port.with_work(|work| qp.post_send(work, post))
+    device.with_work(|work| qp.post_send(work, post))
 }
 
 /// Lets `post` at each request of a list, whose `next` says what comes after one, until one is refused: `bad` is to say which.

@@ -84,15 +84,15 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts to answer for the device `name`. `seed` makes the socket's name unlike others.
-    pub(crate) fn start(name: &str, port: &Arc<Device>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
+    pub(crate) fn start(name: &str, device: &Arc<Device>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
         let address = format!("{}{}/{seed:016x}", urxe_status::NAMES, std::process::id());
         let listener = Arc::new(bind(&SocketAddr::from_abstract_name(address)?)?);
         remember(&listener);
-        let (name, port, quotas, waiting) =
-            (name.to_owned(), Arc::clone(port), Arc::clone(quotas), Arc::clone(&listener));
+        let (name, device, quotas, waiting) =
+            (name.to_owned(), Arc::clone(device), Arc::clone(quotas), Arc::clone(&listener));
         let serve = move || {
             let _unchecked = sanitizer::Unchecked::begin();
-            serve(&waiting, || report::report(&name, &port, &quotas));
+            serve(&waiting, || report::report(&name, &device, &quotas));
         };
         let thread =
             without_signals(|| thread::Builder::new().name("urxe-status".into()).stack_size(STACK).spawn(serve));

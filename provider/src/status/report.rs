@@ -11,17 +11,18 @@ use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
 
 /// The device `name` of this process: one JSON object in a line.
-pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
-    let interface = port.net().interface();
+pub(super) fn report(name: &str, device: &Device, quotas: &Quotas) -> String {
+    let interface = device.net().interface();
     let addresses: Vec<String> =
         interface.addresses().iter().map(|address| quoted(&address.ip().to_string())).collect();
-    let (regions, bytes) = port.regions().totals();
-    let mut qps = port.queue_pairs();
+    let (regions, bytes) = device.regions().totals();
+    let mut qps = device.queue_pairs();
     qps.sort_by_key(|qp| qp.qpn().get());
     let qps: Vec<String> = qps.iter().map(|qp| queue_pair(qp)).collect();
-    let counters: Vec<String> = port.all_counters().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
+    let counters: Vec<String> =
+        device.all_counters().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
     let is_infiniband = interface.link_layer().is_infiniband();
-    let sm_lid = is_infiniband.then(|| ("sm_lid", quoted(&lid::of(port.net()).sm_lid.to_string())));
+    let sm_lid = is_infiniband.then(|| ("sm_lid", quoted(&lid::of(device.net()).sm_lid.to_string())));
     let first = [
         ("pid", std::process::id().to_string()),
         ("program", quoted(&program())),
@@ -35,7 +36,7 @@ pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
         ("counters", format!("{{{}}}", counters.join(","))),
         ("mrs", object(&[("count", regions.to_string()), ("bytes", bytes.to_string())])),
         ("qps", format!("[{}]", qps.join(","))),
-        ("resources", resources::report(name, port, quotas)),
+        ("resources", resources::report(name, device, quotas)),
     ];
     // What is short comes first.
     object(&first.into_iter().chain(sm_lid).chain(others).collect::<Vec<_>>()) + "\n"

@@ -16,7 +16,7 @@ use urxe_runtime::srq::AnySrq;
 type Object = Vec<(&'static str, u128)>;
 
 /// The device's objects in this process, as a JSON object of lists.
-pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
+pub(super) fn report(name: &str, device: &Device, quotas: &Quotas) -> String {
     let wide =
         |members: Vec<(&'static str, u64)>| members.into_iter().map(|(name, value)| (name, value.into())).collect();
     let tracked = |objects: Vec<Vec<_>>| -> Vec<Object> { objects.into_iter().map(wide).collect() };
@@ -28,8 +28,8 @@ pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
                 "cq" => tracked(quotas.cq.objects().describe()),
                 "srq" => tracked(quotas.srq.objects().describe()),
                 "ctx" => tracked(quotas.ctx.describe()),
-                "qp" => queue_pairs(port),
-                "mr" => regions(port),
+                "qp" => queue_pairs(device),
+                "mr" => regions(device),
                 "cm_id" => cm_ids(name),
                 _ => Vec::new(),
             };
@@ -49,8 +49,8 @@ pub(super) fn object(members: &[(&str, impl Display)]) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-fn queue_pairs(port: &Device) -> Vec<Object> {
-    let mut qps = port.queue_pairs();
+fn queue_pairs(device: &Device) -> Vec<Object> {
+    let mut qps = device.queue_pairs();
     qps.sort_by_key(|qp| qp.qpn().get());
     qps.iter().map(|qp| queue_pair(qp)).collect()
 }
@@ -90,12 +90,12 @@ const fn ib_qp_type(qp_type: QpType) -> u128 {
 }
 
 /// Without their keys, which the kernel shows to an administrator only.
-fn regions(port: &Device) -> Vec<Object> {
+fn regions(device: &Device) -> Vec<Object> {
     let object = |region: urxe_engine::Region| {
         // The upper 24 bits of a key count, the others are hard to guess.
         vec![("mrn", (region.key.0 >> 8).into()), ("mrlen", region.length.into()), ("pdn", region.pd.0.into())]
     };
-    port.regions().all().into_iter().map(object).collect()
+    device.regions().all().into_iter().map(object).collect()
 }
 
 fn cm_ids(device: &str) -> Vec<Object> {

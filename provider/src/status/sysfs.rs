@@ -20,7 +20,7 @@ use urxe_wire::LinkLayer;
 
 use super::final_counters;
 use crate::device;
-use crate::verbs::shared_port::SharedPort;
+use crate::verbs::shared_device::SharedDevice;
 use urxe_net::issm;
 
 /// Bit of the capability mask: a program of the host is a subnet manager.
@@ -58,7 +58,7 @@ fn open(path: &[u8]) -> Option<RawFd> {
 fn of_link(path: &str) -> Option<String> {
     let (device, file) = link::at(path)?;
     let netdev = device::netdev_of(device)?;
-    let interface = match SharedPort::interface_of(device) {
+    let interface = match SharedDevice::interface_of(device) {
         Some(interface) => Some(interface),
         None => match device::interface(&netdev) {
             Ok(interface) => Some(Arc::new(interface)),

@@ -44,7 +44,7 @@ pub(crate) fn route(
     if let Some(observer) = context.observer().filter(|_| is_odd) {
         observer.no_grh();
     }
-    let av = if av.is_global { *av } else { lid::with_grh(context.port().net(), av)? };
+    let av = if av.is_global { *av } else { lid::with_grh(context.device().net(), av)? };
     let local = context.gid_row(av.sgid_index).map_err(|errno| diagnostics::no_gid_row(errno, av.sgid_index))?;
     if context.interface().gid_layout().is_roce_v1(av.sgid_index as usize) {
         return Err(diagnostics::roce_v1(av.sgid_index));
@@ -57,7 +57,7 @@ pub(crate) fn route(
         tclass: av.traffic_class,
         hop_limit: av.hop_limit,
     };
-    let net = context.port().net();
+    let net = context.device().net();
     let route = if stays_inside { net.route_inside(&to) } else { net.route(&to) };
     let route = route.map(|route| net.spread(route, &to, paths));
     route.map_err(|error| diagnostics::no_route(&error, (av.sgid_index, local), av.dgid))

@@ -22,13 +22,13 @@ use crate::kernel::uverbs::{self, GidEntry, GidType};
 use crate::verbs::diagnostics;
 use crate::verbs::handles::Handles;
 use crate::verbs::quota::Quotas;
-use crate::verbs::shared_port::{OpenError, SharedPort};
+use crate::verbs::shared_device::{OpenError, SharedDevice};
 use crate::verbs::tracked::Tracked;
 use crate::verbs::xrcd::XrcDomains;
 
 /// An open device: what `ibv_open_device` gives.
 pub(crate) struct Context {
-    shared: Arc<SharedPort>,
+    shared: Arc<SharedDevice>,
     async_file: Arc<EventFile>,
     channels: Mutex<HashMap<RawFd, Arc<EventFile>>>,
     handles: Arc<Handles>,
@@ -40,7 +40,7 @@ pub(crate) struct Context {
 impl Context {
     /// Opens the device `name` on `netdev`. Also returns the file of asynchronous events for libibverbs.
     pub(crate) fn open(name: &str, netdev: &str) -> Result<(Arc<Self>, OwnedFd), OpenError> {
-        let shared = SharedPort::open(name, netdev)?;
+        let shared = SharedDevice::open(name, netdev)?;
         let (async_file, fd) = EventFile::new().map_err(OpenError::System)?;
         let context = Self::new(shared, async_file, Arc::default());
         Ok((context, fd))
@@ -57,10 +57,10 @@ impl Context {
         Ok(Self::new(Arc::clone(&self.shared), async_file, Arc::clone(&self.handles)))
     }
 
-    fn new(shared: Arc<SharedPort>, async_file: EventFile, handles: Arc<Handles>) -> Arc<Self> {
+    fn new(shared: Arc<SharedDevice>, async_file: EventFile, handles: Arc<Handles>) -> Arc<Self> {
         let async_file = Arc::new(async_file);
         let sink: Arc<dyn EventSink> = async_file.clone();
-        shared.port.tell_changes(&sink);
+        shared.device.tell_changes(&sink);
         let mut number = 0;
         let tracked = shared.quotas.ctx.track(|ctxn| {
             number = ctxn;
@@ -88,8 +88,8 @@ impl Context {
     }
 
     /// The device's port.
-    pub(crate) fn port(&self) -> &Arc<Device> {
-        &self.shared.port
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.shared.device
     }
 
     /// Congestion control of queue pairs.
@@ -121,7 +121,7 @@ impl Context {
 
     /// The interface it sits on.
     pub(crate) fn interface(&self) -> Arc<Interface> {
-        self.port().net().interface()
+        self.device().net().interface()
     }
 
     /// File that its asynchronous events go to.
@@ -136,7 +136,7 @@ impl Context {
 
     /// Observer of the device, if the environment asks for one.
     pub(crate) fn observer(&self) -> Option<&Observer> {
-        urxe_diag::of(self.port())
+        urxe_diag::of(self.device())
     }
 
     /// The completion channel that the application knows by `fd`.
@@ -152,7 +152,7 @@ impl Context {
     /// EIO in a child that inherited it, and when the device has failed (`IBV_EVENT_DEVICE_FATAL`).
     pub(crate) fn check_alive(&self) -> Result<(), Errno> {
         self.check_own()?;
-        if self.port().has_failed() { Err(diagnostics::failed()) } else { Ok(()) }
+        if self.device().has_failed() { Err(diagnostics::failed()) } else { Ok(()) }
     }
 
     /// A row of the GID table.
@@ -182,7 +182,7 @@ impl uverbs::Device for Context {
         let (file, fd) = EventFile::new()?;
         let file = Arc::new(file);
         let sink: Arc<dyn EventSink> = file.clone();
-        self.port().listen(&sink);
+        self.device().listen(&sink);
         lock(&self.channels).insert(fd.as_raw_fd(), file);
         Ok(fd)
     }

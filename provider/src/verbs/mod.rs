@@ -11,6 +11,6 @@ pub(crate) mod lid;
 pub(crate) mod objects;
 pub(crate) mod query;
 pub(crate) mod quota;
-pub(crate) mod shared_port;
+pub(crate) mod shared_device;
 pub(crate) mod tracked;
 pub(crate) mod xrcd;

@@ -167,69 +167,69 @@ impl Device {
 }
 
 /// Starts the background thread of a port.
-pub fn start(port: Arc<Device>) -> std::io::Result<JoinHandle<()>> {
+pub fn start(device: Arc<Device>) -> std::io::Result<JoinHandle<()>> {
     let run = move || {
         let _unchecked = sanitizer::Unchecked::begin();
-        if catch_unwind(AssertUnwindSafe(|| run(&port))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| run(&device))).is_err() {
             port_events::devices_failed();
         }
     };
     without_signals(|| thread::Builder::new().name("urxe".into()).spawn(run))
 }
 
-fn run(port: &Device) {
+fn run(device: &Device) {
     ask_for_promptness();
-    let sockets = port.net().epoll_fd();
+    let sockets = device.net().epoll_fd();
     let mut acks_wait = false;
     // Packets that were left to who polls, and of which no socket tells.
     let mut is_left = false;
     let mut short_sleeps = 0;
-    while !port.stop.load(Ordering::Acquire) {
-        port.run_timers(clock::now());
-        if port.has_unfinished() {
+    while !device.stop.load(Ordering::Acquire) {
+        device.run_timers(clock::now());
+        if device.has_unfinished() {
             // Waits for who receives now, if anybody does.
-            is_left = port.drain_all(AckMode::Immediate).is_left;
+            is_left = device.drain_all(AckMode::Immediate).is_left;
             continue;
         }
         let readable = is_left || {
             let asleep_at = clock::now();
-            let readable = wait(port, sockets, acks_wait.then(delayed_ack::delayed_ack_timeout));
+            let readable = wait(device, sockets, acks_wait.then(delayed_ack::delayed_ack_timeout));
             let slept = clock::now().since(asleep_at);
             short_sleeps = ProgressPolicy::short_sleeps(short_sleeps, slept, readable);
             readable
         };
         let now = clock::now();
-        if readable && (port.policy.is_busy_polling(now) || port.leaves_frames(now)) {
-            is_left = stand_by(port, sockets, is_left);
+        if readable && (device.policy.is_busy_polling(now) || device.leaves_frames(now)) {
+            is_left = stand_by(device, sockets, is_left);
             acks_wait = false;
         } else if readable || acks_wait {
-            let drained = port.drain_all(if readable { AckMode::Delay } else { AckMode::Immediate });
+            let drained = device.drain_all(if readable { AckMode::Delay } else { AckMode::Immediate });
             (acks_wait, is_left) = (drained.acks_wait, drained.is_left);
             // An application that is told of something wants the processor.
             if !is_left
                 && drained.one_sided
                 && let Some(spin) = ProgressPolicy::spin_before_sleep(drained.most, short_sleeps)
             {
-                match spin_before_sleep(port, spin) {
+                match spin_before_sleep(device, spin) {
                     Some(last) => is_left = last.is_left,
                     None => short_sleeps = 0,
                 }
             }
         }
     }
-    if !port.has_lost_descriptors() {
-        port.send_acks();
+    if !device.has_lost_descriptors() {
+        device.send_acks();
     }
 }
 
 /// Looks for the next packets for a while, because to sleep and wake up again takes longer than it takes them to come.
 /// What was found last, if any came.
-fn spin_before_sleep(port: &Device, spin: Duration) -> Option<Drained> {
+fn spin_before_sleep(device: &Device, spin: Duration) -> Option<Drained> {
     let mut now = clock::now();
     let mut until = now + spin;
     let mut any = false;
-    while now < until && !port.policy.is_busy_polling(now) && !port.stop.load(Ordering::Acquire) {
-        match port.look_once(now) {
+    while now < until && !device.policy.is_busy_polling(now) && !device.stop.load(Ordering::Acquire) {
+        match device.look_once(now) {
             Some(Drained { one_sided: false, .. }) | None => break,
             Some(Drained { most: 1.., .. }) => {
                 until = now + spin;
@@ -237,29 +237,29 @@ fn spin_before_sleep(port: &Device, spin: Duration) -> Option<Drained> {
             }
             Some(_) => {}
         }
-        if port.is_any_due(now) {
-            port.run_timers(now);
+        if device.is_any_due(now) {
+            device.run_timers(now);
         }
         now = clock::now();
     }
     // And anything that came elsewhere, before it sleeps.
-    any.then(|| port.drain_all(AckMode::Immediate))
+    any.then(|| device.drain_all(AckMode::Immediate))
 }
 
 /// Leaves packets to an application that polls, until it stops; takes only those it left lying. No ACK waits afterwards.
 /// `is_left`, and what is returned: there may be packets of which no socket tells.
-fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
-    let watch = &port.policy.watchdog;
+fn stand_by(device: &Device, sockets: RawFd, mut is_left: bool) -> bool {
+    let watch = &device.policy.watchdog;
     watch.begin(clock::now());
-    let polls = |now| port.policy.is_polling(now) || port.leaves_frames(now);
-    while polls(clock::now()) && !port.stop.load(Ordering::Acquire) {
+    let polls = |now| device.policy.is_polling(now) || device.leaves_frames(now);
+    while polls(clock::now()) && !device.stop.load(Ordering::Acquire) {
         // Those who poll see to timers as well, or put the watch's off no more.
-        let expired = sleep(port, watch.fd(), None);
-        if port.stop.load(Ordering::Acquire) {
+        let expired = sleep(device, watch.fd(), None);
+        if device.stop.load(Ordering::Acquire) {
             break;
         }
         let now = clock::now();
-        port.run_timers(now);
+        device.run_timers(now);
         if !expired {
             continue;
         }
@@ -267,22 +267,22 @@ fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
             watch.renew();
             continue;
         }
-        port.send_overdue_acks();
-        let has_come = if port.leaves_frames(now) {
-            port.net().is_readable_besides_raw()
+        device.send_overdue_acks();
+        let has_come = if device.leaves_frames(now) {
+            device.net().is_readable_besides_raw()
         } else {
             is_left || is_readable(sockets)
         };
         if has_come {
-            is_left = port.drain_all(AckMode::Delay).is_left;
+            is_left = device.drain_all(AckMode::Delay).is_left;
             watch.begin(clock::now());
         } else {
             watch.put_off(now);
         }
     }
     watch.end();
-    if !port.has_lost_descriptors() {
-        port.send_acks();
+    if !device.has_lost_descriptors() {
+        device.send_acks();
     }
     is_left
 }
@@ -308,26 +308,26 @@ fn timespec(time: Duration) -> libc::timespec {
 /// Sleeps until a socket is readable, somebody kicks, a timer is due, or `most` is over. True if a socket is readable.
 //= spec/hosts.md#net-008
 //# A device on which nothing happens MUST NOT wake anything.
-fn wait(port: &Device, sockets: RawFd, most: Option<Duration>) -> bool {
+fn wait(device: &Device, sockets: RawFd, most: Option<Duration>) -> bool {
     let now = clock::now();
     let limit = most.map(|most| now + most);
     // Say how long before looking at the timers, so that one set meanwhile either is seen or kicks.
-    port.sleep_deadline.begin(limit);
-    let until = [port.next_timer(), limit].into_iter().flatten().min();
-    let readable = sleep(port, sockets, until.map(|until| until.since(now)));
-    port.sleep_deadline.end();
+    device.sleep_deadline.begin(limit);
+    let until = [device.next_timer(), limit].into_iter().flatten().min();
+    let readable = sleep(device, sockets, until.map(|until| until.since(now)));
+    device.sleep_deadline.end();
     readable
 }
 
 /// Sleeps until the descriptor is readable or somebody kicks, for so long at most. True if it is readable.
-fn sleep(port: &Device, fd: RawFd, most: Option<Duration>) -> bool {
-    let mut polled = [port.kick_fd(), fd].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+fn sleep(device: &Device, fd: RawFd, most: Option<Duration>) -> bool {
+    let mut polled = [device.kick_fd(), fd].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let timeout = most.map(timespec);
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: an array of that many entries; a null timeout waits without end.
     unsafe { libc::ppoll(polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
     // What is readable may be somebody else's.
-    if port.has_lost_descriptors() {
+    if device.has_lost_descriptors() {
         return false;
     }
     let [kick, other] = polled;

@@ -47,12 +47,12 @@ impl Qp {
             self.turn_of(inner, work, Act::Aside, &clock, |_, _| ());
             return result;
         }
-        if let (Some(sides), Some(reach)) = (sides, self.port.direct()) {
+        if let (Some(sides), Some(reach)) = (sides, self.device.direct()) {
             sides.update(reach, engine);
         }
         work.notifications.count(tally);
         drop(inner);
-        self.port.deliver_notifications(work);
+        self.device.deliver_notifications(work);
         result
     }
 
@@ -83,7 +83,7 @@ impl Qp {
             self.turn_of(inner, work, Act::Send, &clock, |_, _| ());
         } else {
             drop(inner);
-            self.port.deliver_notifications(work);
+            self.device.deliver_notifications(work);
         }
         result
     }
@@ -91,12 +91,12 @@ impl Qp {
 
 impl CompletesDirect for Qp {
     fn complete_direct(&self) {
-        self.port.found_directly();
-        self.port.with_work(|work| {
+        self.device.found_directly();
+        self.device.with_work(|work| {
             let Some(mut inner) = try_lock(&self.inner) else { return };
             let clock = LazyInstant::default();
             let Inner { engine, sides, tally, unacknowledged, .. } = &mut *inner;
-            let (Some(sides), Some(reach)) = (sides, self.port.direct()) else { return };
+            let (Some(sides), Some(reach)) = (sides, self.device.direct()) else { return };
             work.notifications.queue_behind(unacknowledged);
             let mut io = Io {
                 clock: &clock,
@@ -113,7 +113,7 @@ impl CompletesDirect for Qp {
             sides.update(reach, engine);
             work.notifications.count(tally);
             drop(inner);
-            self.port.deliver_notifications(work);
+            self.device.deliver_notifications(work);
         });
     }
 }

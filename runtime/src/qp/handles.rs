@@ -47,8 +47,8 @@ impl Qp {
     /// Ends it: no packet reaches it, nothing is outstanding, its completions are gone.
     fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
-        self.port.remove_qp(self.qpn);
-        self.port.with_work(|work| {
+        self.device.remove_qp(self.qpn);
+        self.device.with_work(|work| {
             // A completion may be seen while its ACK waits for a request. An application that then destroys the queue pair
             // owes its peer that ACK.
             self.drive(work, |engine, io| engine.flush_delayed(io));

@@ -89,7 +89,7 @@ impl Qp {
     /// handling of another one.
     #[inline(never)]
     pub(super) fn take_inbox(&self, inner: &mut Inner, work: &mut TxContext, clock: &LazyInstant) {
-        if let Some(interceptor) = self.port.interceptor() {
+        if let Some(interceptor) = self.device.interceptor() {
             interceptor.suspend();
         }
         for _ in 0..RUNS {
@@ -103,13 +103,13 @@ impl Qp {
 
     /// Ends a turn that took packets of the inbox.
     pub(super) fn end_inbox(&self) {
-        if let Some(interceptor) = self.port.interceptor() {
+        if let Some(interceptor) = self.device.interceptor() {
             interceptor.resume();
         }
     }
 
     fn take_run(&self, inner: &mut Inner, work: &mut TxContext, clock: &LazyInstant, batch: &RxBatch<'_>) {
-        let Some(interceptor) = self.port.interceptor() else {
+        let Some(interceptor) = self.device.interceptor() else {
             self.receive_locked(inner, work, clock, batch);
             return;
         };
@@ -127,8 +127,8 @@ impl Qp {
     /// Drops a run for a queue pair that does not exist.
     #[cold]
     fn drop_unknown(&self, run: &InsideRun) {
-        self.port.count_unknown(run.packets());
-        if let Some(interceptor) = self.port.interceptor() {
+        self.device.count_unknown(run.packets());
+        if let Some(interceptor) = self.device.interceptor() {
             let batch = run.batch();
             let shown = if is_seen_by_its_first(&batch) { 1 } else { usize::MAX };
             interceptor.suspend();
@@ -149,7 +149,7 @@ impl Qp {
             let known = neighbor.upgrade().filter(|qp| qp.qpn() == to && !qp.is_retired());
             // Packets of an XRC target come by the receive token.
             let takes_part = |qp: &Arc<Self>| qp.xrc_target().is_none();
-            let Some(qp) = known.or_else(|| self.port.qp(to)).filter(takes_part) else {
+            let Some(qp) = known.or_else(|| self.device.qp(to)).filter(takes_part) else {
                 self.drop_unknown(&run);
                 continue;
             };
@@ -158,11 +158,11 @@ impl Qp {
             }
             let packets = run.packets();
             if !qp.inbox.put(run) {
-                self.port.net().counters().tx_no_buffer.fetch_add(packets.into(), Ordering::Relaxed);
+                self.device.net().counters().tx_no_buffer.fetch_add(packets.into(), Ordering::Relaxed);
                 continue;
             }
             if let Err(qp) = due.add(qp) {
-                self.port.finish_later(qp.qpn());
+                self.device.finish_later(qp.qpn());
             }
         }
     }
@@ -174,10 +174,10 @@ impl Qp {
 
     /// The queue pair has more to send when what it has sent is taken.
     pub(super) fn go_on_soon(&self, work: &mut TxContext) {
-        if let Some(qp) = self.port.qp(self.qpn)
+        if let Some(qp) = self.device.qp(self.qpn)
             && let Err(qp) = work.inside.due.add(qp)
         {
-            self.port.finish_later(qp.qpn());
+            self.device.finish_later(qp.qpn());
         }
     }
 }

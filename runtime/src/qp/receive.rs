@@ -63,7 +63,7 @@ impl Qp {
         work.notifications.queue_behind(unacknowledged);
         let _turn = work.memory.turn();
         let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
-        if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
+        if let (Some(sides), Some(reach)) = (&mut *sides, self.device.direct()) {
             sides.absorb(reach, engine);
             sides.complete(engine, &mut io);
         }
@@ -81,7 +81,7 @@ impl Qp {
                     if *bad == BadPacket::Damaged {
                         tally.damaged();
                     }
-                    self.port.count_bad(*bad);
+                    self.device.count_bad(*bad);
                 }
             }
         }
@@ -91,7 +91,7 @@ impl Qp {
         if io.consumer.take_broken() {
             engine.fail(&mut io);
         }
-        if let (Some(sides), Some(reach)) = (sides, self.port.direct()) {
+        if let (Some(sides), Some(reach)) = (sides, self.device.direct()) {
             sides.update(reach, engine);
         }
         work.notifications.count(tally);

@@ -117,7 +117,7 @@ impl Qp {
             self.take_inbox(&mut inner, work, clock);
         }
         let Inner { engine, delayed_ack, tally, unacknowledged, sides, neighbor, .. } = &mut *inner;
-        if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
+        if let (Some(sides), Some(reach)) = (&mut *sides, self.device.direct()) {
             work.memory.set_peer(sides.take_peer(reach, engine, kind == Act::Send));
         }
         work.sender.speak_for(self.qpn);
@@ -125,7 +125,7 @@ impl Qp {
         work.notifications.queue_behind(unacknowledged);
         let turn = work.memory.turn();
         let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
-        if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
+        if let (Some(sides), Some(reach)) = (&mut *sides, self.device.direct()) {
             if kind == Act::Modify {
                 // Packets show the queue pair again: those that have come are taken by now, and others wait for the lock.
                 sides.hide(reach, engine, &mut io);
@@ -171,7 +171,7 @@ impl Qp {
         // Before anybody else may send for this queue pair: packets must not overtake one another.
         work.sender.flush();
         self.hand_over(&mut work.sender, &mut work.inside, neighbor);
-        if let (Some(sides), Some(reach)) = (sides, self.port.direct()) {
+        if let (Some(sides), Some(reach)) = (sides, self.device.direct()) {
             sides.give_peer(work.memory.take_peer());
             sides.update(reach, engine);
         }
@@ -195,20 +195,20 @@ impl Qp {
         drop(turn);
         drop(inner);
         if let Some(at) = deadline {
-            self.port.set_timer(self, at);
+            self.device.set_timer(self, at);
         }
         match progress {
             Progress::Idle => {}
             Progress::Blocked if is_full => self.go_on_soon(work),
-            Progress::Blocked => self.port.wait_for_room(self.qpn),
-            Progress::More => self.port.finish_later(self.qpn),
+            Progress::Blocked => self.device.wait_for_room(self.qpn),
+            Progress::More => self.device.finish_later(self.qpn),
         }
-        self.port.deliver_notifications(work);
+        self.device.deliver_notifications(work);
         if !self.inbox.is_empty() {
             self.go_on_soon(work);
         }
         if !work.inside.due.is_empty() {
-            self.port.deliver_inside(work);
+            self.device.deliver_inside(work);
         }
         result
     }

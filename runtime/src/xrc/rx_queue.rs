@@ -117,7 +117,7 @@ impl RxQueue {
         if queue.jobs.len() < ROOM {
             self.add(&mut queue, qp, target, Work::Take { headers: *headers, bytes: bytes.map(Box::from) });
         } else {
-            bump(&qp.port().counters().drop_no_answer);
+            bump(&qp.device().counters().drop_no_answer);
         }
         drop(queue);
         Some(*lock(&target.accepted) == Some(headers.peer))
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn only_a_target_whose_packets_wait_resumes_here() {
         with_target(|qp| {
-            let rx = qp.port().xrc_rx();
+            let rx = qp.device().xrc_rx();
             // As with a thread that waits for a stopped process.
             lock(&rx.shared.queue).is_served = true;
             assert!(!rx.resume(qp), "nothing waits");
@@ -272,7 +272,7 @@ mod tests {
             for _ in 0..=ROOM {
                 assert_eq!(rx.put(qp, &headers, None), Some(false));
             }
-            let dropped = || qp.port().all_counters().find(|(name, _)| *name == "drop_no_answer").unwrap().1;
+            let dropped = || qp.device().all_counters().find(|(name, _)| *name == "drop_no_answer").unwrap().1;
             assert_eq!(dropped(), 1, "one packet found no room");
             assert!(rx.resume(qp) && rx.resume(qp));
             let queue = lock(&rx.shared.queue);

@@ -59,18 +59,18 @@ impl Device {
 }
 
 /// Lets other processes that have the file of its domain ask for an SRQ.
-fn receive(port: &Arc<Device>, number: Qpn) -> io::Result<()> {
-    let mut running = lock(&port.server().0);
+fn receive(device: &Arc<Device>, number: Qpn) -> io::Result<()> {
+    let mut running = lock(&device.server().0);
     let shared = match &*running {
         Some(running) => Arc::clone(&running.shared),
         None => {
-            let new = start(port)?;
+            let new = start(device)?;
             let shared = Arc::clone(&new.shared);
             *running = Some(new);
             shared
         }
     };
-    let opened = shared.open(port.net(), number);
+    let opened = shared.open(device.net(), number);
     if opened.is_err() && lock(&shared.listeners).is_empty() {
         stop(running.take());
     }
@@ -78,19 +78,19 @@ fn receive(port: &Arc<Device>, number: Qpn) -> io::Result<()> {
 }
 
 /// Ends that.
-fn turn_away(port: &Device, number: Qpn) {
-    let mut running = lock(&port.server().0);
+fn turn_away(device: &Device, number: Qpn) {
+    let mut running = lock(&device.server().0);
     if running.as_ref().is_some_and(|running| running.shared.close(number)) {
         stop(running.take());
     }
 }
 
 /// Turns everybody away.
-pub(super) fn close(port: &Device) {
-    stop(lock(&port.server().0).take());
+pub(super) fn close(device: &Device) {
+    stop(lock(&device.server().0).take());
 }
 
-fn start(port: &Arc<Device>) -> io::Result<Running> {
+fn start(device: &Arc<Device>) -> io::Result<Running> {
     // SAFETY: no pointers.
     let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if wake < 0 {
@@ -98,9 +98,9 @@ fn start(port: &Arc<Device>) -> io::Result<Running> {
     }
     // SAFETY: new, and ours.
     let wake = unsafe { OwnedFd::from_raw_fd(wake) };
-    let wake = port.net().keep_file(wake.as_fd())?;
+    let wake = device.net().keep_file(wake.as_fd())?;
     let shared = Arc::new(Shared { listeners: Mutex::default(), stop: AtomicBool::new(false), wake });
-    let (serving, served) = (Arc::clone(&shared), Arc::clone(port));
+    let (serving, served) = (Arc::clone(&shared), Arc::clone(device));
     let serve = move || {
         let _unchecked = sanitizer::Unchecked::begin();
         threads::ask_for_promptness();
@@ -129,7 +129,7 @@ fn admit(shared: &Shared, block: u16, connections: &mut Vec<Connection>, most: u
 
 /// Answers until it is told to stop. Takes no receive token and no queue pair's engine, and waits for no other process:
 /// one that waits for this thread may be waited for by that process' own.
-fn serve(port: &Device, shared: &Shared) {
+fn serve(device: &Device, shared: &Shared) {
     let mut connections: Vec<Connection> = Vec::new();
     let mut buffer = [0; message::LENGTH];
     let most = SHARES * descriptor_share();
@@ -156,14 +156,14 @@ fn serve(port: &Device, shared: &Shared) {
         if ready.next() == Some(true) {
             shared.woken();
         }
-        connections.retain_mut(|connection| ready.next() != Some(true) || connection.serve(port, &mut buffer));
+        connections.retain_mut(|connection| ready.next() != Some(true) || connection.serve(device, &mut buffer));
         pauses = false;
         for ((block, _), _) in listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
             pauses |= !admit(shared, *block, &mut connections, most);
         }
     }
     for mut connection in connections {
-        connection.leave(port);
+        connection.leave(device);
     }
 }
 
@@ -188,45 +188,45 @@ impl Connection {
     }
 
     /// Answers some of what it asks. False when it is gone, and has left.
-    fn serve(&mut self, port: &Device, buffer: &mut [u8; message::LENGTH]) -> bool {
+    fn serve(&mut self, device: &Device, buffer: &mut [u8; message::LENGTH]) -> bool {
         for _ in 0..BUDGET {
             match self.channel.receive(buffer) {
                 Ok(None) => return true,
                 Ok(Some((length, file))) => {
                     let request = buffer.get(..length).and_then(|message| Request::parse(message, clock::now()));
-                    if request.and_then(|request| self.act(port, &request, file)).is_some() {
+                    if request.and_then(|request| self.act(device, &request, file)).is_some() {
                         continue;
                     }
                 }
                 Err(_) => {}
             }
-            self.leave(port);
+            self.leave(device);
             return false;
         }
         true
     }
 
     /// Gives back what it has taken, in the order in which it was.
-    fn leave(&mut self, port: &Device) {
+    fn leave(&mut self, device: &Device) {
         while let Some((_, taken)) = self.taken.pop_last() {
-            self.give_back(port, taken);
+            self.give_back(device, taken);
         }
     }
 
-    fn give_back(&self, port: &Device, taken: Taken) {
-        if let Some(srq) = self.srq(port, taken.srq) {
+    fn give_back(&self, device: &Device, taken: Taken) {
+        if let Some(srq) = self.srq(device, taken.srq) {
             srq.with(|queue| queue.give_back(taken.wr));
         }
     }
 
-    fn srq(&self, port: &Device, number: Qpn) -> Option<Arc<Srq>> {
-        port.xrc_srqs().here(self.domain?, number)
+    fn srq(&self, device: &Device, number: Qpn) -> Option<Arc<Srq>> {
+        device.xrc_srqs().here(self.domain?, number)
     }
 
     /// Does what is asked for. `None` if it cannot be answered: the connection ends then.
-    fn act(&mut self, port: &Device, request: &Request<'_>, file: Option<OwnedFd>) -> Option<()> {
+    fn act(&mut self, device: &Device, request: &Request<'_>, file: Option<OwnedFd>) -> Option<()> {
         if let Request::Join { interface } = *request {
-            self.domain = self.domain.or(domain(port, interface, file?));
+            self.domain = self.domain.or(domain(device, interface, file?));
             return self.domain.map(drop);
         }
         // Nothing else before that.
@@ -234,24 +234,24 @@ impl Connection {
         let mut read = [0; message::MOST];
         let answer = match *request {
             Request::Join { .. } => return None,
-            Request::Find { srq } => self.srq(port, srq).map_or(Answer::NotThere, |_| Answer::Done(0)),
-            Request::Take { srq } => self.take(port, srq),
-            Request::Scatter { wqe, offset, data } => self.scatter(port, wqe, offset, data),
-            Request::Access { srq, qpn, range, act } => match self.srq(port, srq) {
-                Some(srq) => touch(port, &srq, qpn, &range, act, &mut read),
+            Request::Find { srq } => self.srq(device, srq).map_or(Answer::NotThere, |_| Answer::Done(0)),
+            Request::Take { srq } => self.take(device, srq),
+            Request::Scatter { wqe, offset, data } => self.scatter(device, wqe, offset, data),
+            Request::Access { srq, qpn, range, act } => match self.srq(device, srq) {
+                Some(srq) => touch(device, &srq, qpn, &range, act, &mut read),
                 None => Answer::NotThere,
             },
-            Request::Invalidate { srq, qpn, key } => match self.srq(port, srq) {
-                Some(srq) => answer(port.memory().invalidate(srq.pd(), qpn, key, Invalidation::Remote).map(|()| 0)),
+            Request::Invalidate { srq, qpn, key } => match self.srq(device, srq) {
+                Some(srq) => answer(device.memory().invalidate(srq.pd(), qpn, key, Invalidation::Remote).map(|()| 0)),
                 None => Answer::NotThere,
             },
             Request::Complete { wqe, cqe } => {
-                self.complete(port, wqe, cqe);
+                self.complete(device, wqe, cqe);
                 return Some(());
             }
             Request::GiveBack { wqe } => {
                 let taken = self.taken.remove(&wqe)?;
-                self.give_back(port, taken);
+                self.give_back(device, taken);
                 return Some(());
             }
         };
@@ -259,8 +259,8 @@ impl Connection {
         self.channel.send([parts.head(), parts.payload]).ok()
     }
 
-    fn take(&mut self, port: &Device, number: Qpn) -> Answer<'static> {
-        let Some(srq) = self.srq(port, number) else { return Answer::NotThere };
+    fn take(&mut self, device: &Device, number: Qpn) -> Answer<'static> {
+        let Some(srq) = self.srq(device, number) else { return Answer::NotThere };
         let Some(wr) = srq.take() else { return Answer::Empty };
         let room = u32::try_from(wr.buffers.length().min(LONGEST)).unwrap_or(u32::MAX);
         self.last = self.last.wrapping_add(1);
@@ -269,20 +269,20 @@ impl Connection {
         Answer::Taken { wqe, room }
     }
 
-    fn scatter(&self, port: &Device, wqe: Wqe, offset: u64, data: &[u8]) -> Answer<'static> {
-        let found = self.taken.get(&wqe).and_then(|taken| Some((self.srq(port, taken.srq)?, taken)));
+    fn scatter(&self, device: &Device, wqe: Wqe, offset: u64, data: &[u8]) -> Answer<'static> {
+        let found = self.taken.get(&wqe).and_then(|taken| Some((self.srq(device, taken.srq)?, taken)));
         let (Some((srq, taken)), Ok(offset)) = (found, usize::try_from(offset)) else { return Answer::NotThere };
-        answer(scatter(&port.memory(), srq.pd(), &taken.wr.buffers, offset, data).map(|()| 0))
+        answer(scatter(&device.memory(), srq.pd(), &taken.wr.buffers, offset, data).map(|()| 0))
     }
 
-    fn complete(&mut self, port: &Device, wqe: Wqe, cqe: Cqe) {
+    fn complete(&mut self, device: &Device, wqe: Wqe, cqe: Cqe) {
         let Some(taken) = self.taken.remove(&wqe) else { return };
         // The application reads as much of its buffers: another process may say more.
         let room = u32::try_from(taken.wr.buffers.length()).unwrap_or(u32::MAX);
         let is_received = cqe.opcode == WcOpcode::Recv;
         let cqe = Cqe { byte_len: if is_received { cqe.byte_len.min(room) } else { cqe.byte_len }, ..cqe };
-        if let Some(xrc) = self.srq(port, taken.srq).as_ref().and_then(|srq| srq.xrc()) {
-            port.complete_for_other(&xrc.cq, Cqe { wr_id: taken.wr.wr_id, ..cqe });
+        if let Some(xrc) = self.srq(device, taken.srq).as_ref().and_then(|srq| srq.xrc()) {
+            device.complete_for_other(&xrc.cq, Cqe { wr_id: taken.wr.wr_id, ..cqe });
         }
     }
 }
@@ -296,7 +296,7 @@ const fn answer(result: Result<u64, Refusal>) -> Answer<'static> {
 
 /// Executes a remote access to memory in the SRQ's protection domain. Bytes that are read go to `room`.
 fn touch<'a>(
-    port: &Device,
+    device: &Device,
     srq: &Srq,
     qpn: Qpn,
     range: &Range,
@@ -310,7 +310,7 @@ fn touch<'a>(
             let Some(room) = usize::try_from(length).ok().and_then(|length| room.get_mut(..length)) else {
                 return Answer::Refused(Refusal::OutOfBounds);
             };
-            return match access(&port.memory(), &ask, Touch::Read(room)) {
+            return match access(&device.memory(), &ask, Touch::Read(room)) {
                 Ok(_) => Answer::Data(room),
                 Err(refusal) => Answer::Refused(refusal),
             };
@@ -322,12 +322,12 @@ fn touch<'a>(
         Act::FetchAdd(add) => Touch::FetchAdd(add),
         Act::Flush { persistent, whole } => Touch::Flush { persistent, whole },
     };
-    answer(access(&port.memory(), &ask, touch))
+    answer(access(&device.memory(), &ask, touch))
 }
 
 /// The domain whose file this is, on the interface of this index.
-fn domain(port: &Device, interface: u32, file: OwnedFd) -> Option<XrcDomain> {
+fn domain(device: &Device, interface: u32, file: OwnedFd) -> Option<XrcDomain> {
     let file = File::from(file).metadata().ok()?;
     let inode: Inode = (file.dev(), file.ino());
-    (port.net().interface().index() == interface).then(|| port.xrc_srqs().client().domain_of(inode))?
+    (device.net().interface().index() == interface).then(|| device.xrc_srqs().client().domain_of(inode))?
 }

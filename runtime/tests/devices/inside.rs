@@ -19,7 +19,7 @@ pub(crate) fn inside() -> OpenOptions<'static> {
 fn messages_of_one_device_stay_inside() {
     in_namespace(|| {
         let mut a = Node::new(1, true);
-        let b = Node::on(&a.port);
+        let b = Node::on(&a.device);
         exchange(&mut a, &b);
         assert!(a.count("inside_runs") > 0);
         for counter in ["tx_runs", "tx_ring_runs", "rx_datagrams", "rings_opened"] {
@@ -37,7 +37,7 @@ fn messages_of_one_device_stay_inside() {
 fn messages_of_one_device_go_over_udp_if_it_shares_no_memory() {
     in_namespace(|| {
         let mut a = Node::new(1, false);
-        let b = Node::on(&a.port);
+        let b = Node::on(&a.device);
         exchange(&mut a, &b);
         assert!(a.count("inside_runs") == 0 && a.count("tx_runs") > 0);
     });
@@ -48,7 +48,7 @@ fn messages_of_one_device_go_over_udp_if_it_shares_no_memory() {
 fn a_queue_pair_that_was_destroyed_takes_nothing() {
     in_namespace(|| {
         let a = Node::new(1, true);
-        let b = Node::on(&a.port);
+        let b = Node::on(&a.device);
         a.connect(b.qp.qpn());
         b.connect(a.qp.qpn());
         a.post_send(SendOp::Write(b.remote(0)), 0, 8);
@@ -69,7 +69,7 @@ fn threads_at_both_ends_do_not_disturb_the_order() {
     const MESSAGES: u64 = 20_000;
     in_namespace(|| {
         let a = Node::new(1, true);
-        let b = Node::on(&a.port);
+        let b = Node::on(&a.device);
         a.connect(b.qp.qpn());
         b.connect(a.qp.qpn());
         let immediate = |number: u64| ImmDt(u32::try_from(number).unwrap().to_be_bytes());
@@ -85,7 +85,7 @@ fn threads_at_both_ends_do_not_disturb_the_order() {
                 }
                 let mut found = None;
                 if node.cq.poll(1, |cqe| found = Some(*cqe)) == 0 {
-                    node.port.polled(false);
+                    node.device.polled(false);
                     continue;
                 }
                 let cqe = found.unwrap();
@@ -121,7 +121,7 @@ fn threads_with_queue_pairs_of_their_own_meet_at_no_lock() {
     let _alone = TESTS.write().unwrap_or_else(PoisonError::into_inner);
     in_new_namespace(|| {
         let device = Node::new(1, true);
-        let pairs: Vec<_> = (0..THREADS).map(|_| (Node::on(&device.port), Node::on(&device.port))).collect();
+        let pairs: Vec<_> = (0..THREADS).map(|_| (Node::on(&device.device), Node::on(&device.device))).collect();
         let before = device.count("contended_locks");
         thread::scope(|scope| {
             for (a, b) in &pairs {
@@ -146,8 +146,8 @@ fn messages_of_many_packets_are_acknowledged_once() {
     // As many as any window has; a run has 64 KiB at most, headers included.
     const PACKETS: u32 = 16;
     in_namespace(|| {
-        let port = open(inside());
-        let (a, b) = (Node::on(&port), Node::on(&port));
+        let device = open(inside());
+        let (a, b) = (Node::on(&device), Node::on(&device));
         a.connect_with(b.qp.qpn(), Mtu::Mtu4096);
         b.connect_with(a.qp.qpn(), Mtu::Mtu4096);
         for op in [SendOp::Write(b.remote(0)), SendOp::Send] {
@@ -171,9 +171,9 @@ fn turns_of_one_look_are_bounded() {
     const TURN: u64 = (128 << 10) + 4096;
     const TURNS: u64 = 64;
     in_namespace(|| {
-        let port = open(inside());
-        let memory = Node::with_words(&port, LENGTH as usize / 8);
-        let pairs: Vec<_> = (0..PAIRS).map(|_| (Node::on(&port), Node::on(&port))).collect();
+        let device = open(inside());
+        let memory = Node::with_words(&device, LENGTH as usize / 8);
+        let pairs: Vec<_> = (0..PAIRS).map(|_| (Node::on(&device), Node::on(&device))).collect();
         for (a, b) in &pairs {
             a.connect(b.qp.qpn());
             b.connect(a.qp.qpn());
@@ -183,7 +183,7 @@ fn turns_of_one_look_are_bounded() {
         let (mut done, mut looks) = (0, 0);
         while done < PAIRS {
             let before = memory.count("tx_bytes");
-            port.look();
+            device.look();
             let bytes = memory.count("tx_bytes") - before;
             assert!(bytes <= (PAIRS as u64 + TURNS) * TURN, "{bytes} bytes in one look");
             looks += 1;
@@ -200,7 +200,7 @@ fn short_threads_send() {
     const THREADS: usize = 10_000;
     in_namespace(|| {
         let a = Node::new(1, true);
-        let b = Node::on(&a.port);
+        let b = Node::on(&a.device);
         a.connect(b.qp.qpn());
         b.connect(a.qp.qpn());
         for _ in 0..THREADS {

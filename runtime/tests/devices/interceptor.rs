@@ -121,8 +121,9 @@ impl Interceptor for Seen {
 fn connected() -> (Arc<Seen>, Node, Node) {
     let seen = Arc::<Seen>::default();
     let interceptor = Arc::clone(&seen);
-    let port = open(OpenOptions { interceptor: Some(&mut |_, _| Some(Arc::<Seen>::clone(&interceptor))), ..inside() });
-    let (a, b) = (Node::on(&port), Node::on(&port));
+    let device =
+        open(OpenOptions { interceptor: Some(&mut |_, _| Some(Arc::<Seen>::clone(&interceptor))), ..inside() });
+    let (a, b) = (Node::on(&device), Node::on(&device));
     a.connect(b.qp.qpn());
     b.connect(a.qp.qpn());
     (seen, a, b)

@@ -80,7 +80,7 @@ impl EventSink for Events {
 
 /// A device, perhaps with its background thread, and one RC queue pair with a buffer.
 pub(crate) struct Node {
-    pub(crate) port: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     pub(crate) thread: Option<JoinHandle<()>>,
     pub(crate) events: Arc<Events>,
     pub(crate) cq: Arc<Cq>,
@@ -109,22 +109,22 @@ impl Node {
 
     /// A device with its background thread, and a queue pair with a buffer of so many words.
     pub(crate) fn opened(options: OpenOptions<'_>, words: usize) -> Self {
-        let port = open(options);
-        fork::remember(&port);
-        let thread = Some(progress::start(Arc::clone(&port)).unwrap());
-        let mut node = Self::with_words(&port, words);
+        let device = open(options);
+        fork::remember(&device);
+        let thread = Some(progress::start(Arc::clone(&device)).unwrap());
+        let mut node = Self::with_words(&device, words);
         node.thread = thread;
         node
     }
 
     /// Another queue pair on a device that is open, with a CQ and a buffer of its own.
-    pub(crate) fn on(port: &Arc<Device>) -> Self {
-        Self::with_words(port, WORDS)
+    pub(crate) fn on(device: &Arc<Device>) -> Self {
+        Self::with_words(device, WORDS)
     }
 
     /// Another queue pair as [`on`](Self::on) makes it, with a buffer of so many words.
-    pub(crate) fn with_words(port: &Arc<Device>, words: usize) -> Self {
-        let port = Arc::clone(port);
+    pub(crate) fn with_words(device: &Arc<Device>, words: usize) -> Self {
+        let device = Arc::clone(device);
         let events = Arc::<Events>::default();
         let cq = Arc::new(Cq::new(CompletionQueue::with_quirks(64, Default::default()), None, events.clone()));
         let buffer = vec![0_u64; words].into_boxed_slice();
@@ -132,12 +132,12 @@ impl Node {
         let access = Access::LOCAL_WRITE | rights();
         let length = 8 * words as u64;
         let make = |key| Region { key, pd: PD, access, iova: 0, length, host, kind: RegionKind::Memory };
-        let key = port.regions().insert(make).unwrap();
+        let key = device.regions().insert(make).unwrap();
         let config = QpConfig {
             congestion: CongestionSettings::NONE,
             ack_timer: urxe_engine::AckTimer::Specified,
             selective: None,
-            qpn: port.net().alloc_qpn().unwrap(),
+            qpn: device.net().alloc_qpn().unwrap(),
             qp_type: QpType::Rc,
             pd: PD,
             cap: QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
@@ -146,13 +146,13 @@ impl Node {
             recv_cq: Some(Arc::clone(&cq)),
             srq: None,
             xrcd: None,
-            window: port.window(),
+            window: device.window(),
             port_mtu: Mtu::Mtu4096,
             quirks: Default::default(),
             counters: Vec::new(),
         };
-        let qp = Qp::new(&port, config, AsyncEvents::new(events.clone(), 7));
-        Self { port, thread: None, events, cq, qp, key, buffer }
+        let qp = Qp::new(&device, config, AsyncEvents::new(events.clone(), 7));
+        Self { device, thread: None, events, cq, qp, key, buffer }
     }
 
     pub(crate) fn connect(&self, peer: Qpn) {
@@ -177,7 +177,7 @@ impl Node {
         };
         let gid = Gid::from(LOOPBACK);
         let to = Destination { local: gid, remote: gid, dest_qpn: peer, flow_label: 0, tclass: 0, hop_limit: 0 };
-        let route = self.port.net().route_inside(&to).unwrap();
+        let route = self.device.net().route_inside(&to).unwrap();
         let init = [AttrMask::PKEY_INDEX, AttrMask::PORT, AttrMask::ACCESS_FLAGS];
         let rtr = [
             AttrMask::AV,
@@ -192,7 +192,7 @@ impl Node {
         let steps = [(QpState::Init, &init[..], None), (QpState::Rtr, &rtr, Some(route)), (QpState::Rts, &rts, None)];
         for (to, given, route) in steps {
             let mask = given.iter().fold(AttrMask::STATE, |mask, bit| mask.with(*bit));
-            self.port.with_work(|work| {
+            self.device.with_work(|work| {
                 self.qp.modify(work, |engine, io| engine.modify(io, to, mask, &attr, route)).unwrap();
             });
         }
@@ -214,13 +214,13 @@ impl Node {
     /// Posts a request with these buffers.
     pub(crate) fn post(&self, op: SendOp, buffers: &[Sge]) {
         let wr = SendWr { wr_id: 1, op, data: Data::Gather(SgeList::new(buffers)), ..SendWr::default() };
-        self.port.with_work(|work| self.qp.post_send(work, |engine, io| engine.post_send(io, wr, None))).unwrap();
+        self.device.with_work(|work| self.qp.post_send(work, |engine, io| engine.post_send(io, wr, None))).unwrap();
     }
 
     pub(crate) fn post_recv(&self, offset: u64, length: u32) {
         let buffers = SgeList::new(&[self.sge(offset, length)]);
         let wr = RecvWr { wr_id: 2, buffers };
-        self.port.with_work(|work| self.qp.post_recv(work, |engine, io| engine.post_recv(io, wr))).unwrap();
+        self.device.with_work(|work| self.qp.post_recv(work, |engine, io| engine.post_recv(io, wr))).unwrap();
     }
 
     /// Polls until there is a completion.
@@ -228,14 +228,14 @@ impl Node {
         let mut found = None;
         while found.is_none() {
             if self.cq.poll(1, |cqe| found = Some(*cqe)) == 0 {
-                self.port.polled(false);
+                self.device.polled(false);
             }
         }
         found.unwrap()
     }
 
     pub(crate) fn count(&self, name: &str) -> u64 {
-        self.port.all_counters().find(|(counter, _)| *counter == name).unwrap().1
+        self.device.all_counters().find(|(counter, _)| *counter == name).unwrap().1
     }
 
     pub(crate) fn remote(&self, offset: u64) -> Remote {
@@ -252,11 +252,11 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.qp.close(7);
-        self.port.regions().remove(self.key).unwrap();
+        self.device.regions().remove(self.key).unwrap();
         if let Some(thread) = self.thread.take() {
-            self.port.request_stop();
+            self.device.request_stop();
             thread.join().unwrap();
-            fork::close(&self.port);
+            fork::close(&self.device);
         }
     }
 }

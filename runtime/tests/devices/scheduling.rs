@@ -55,14 +55,14 @@ fn run_on(cpus: &[usize]) {
 /// Polls, in vain and not, beside threads that want the processor: they spin, yield and park.
 fn poll(a: &Node, b: &Node) {
     for _ in 0..100 {
-        a.port.polled(false);
+        a.device.polled(false);
     }
     for _ in 0..10 {
         a.post_send(SendOp::Write(b.remote(0)), 0, 8);
         assert_eq!(a.completion().status, WcStatus::Success);
     }
-    a.port.polled(true);
-    a.port.stopped_polling();
+    a.device.polled(true);
+    a.device.stopped_polling();
 }
 
 /// Ends the threads that spin, whatever becomes of the test.

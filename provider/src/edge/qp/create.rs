@@ -99,11 +99,11 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         ));
     }
     let counted = context.quotas().qp.take()?;
-    let port = context.port();
+    let device = context.device();
     if qp_type == QpType::Ud {
-        port.net().report_headers();
+        device.net().report_headers();
     }
-    let qpn = port.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
+    let qpn = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
     let config = QpConfig {
         qpn,
         qp_type,
@@ -114,7 +114,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         recv_cq: recv_cq.map(|cq| Arc::clone(&cq.cq)),
         srq: srq.map(|srq| AnySrq::Local(Arc::clone(&srq.srq))),
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
-        window: port.window(),
+        window: device.window(),
         congestion: context.congestion(),
         ack_timer: crate::device::ack_timer(),
         selective: context.selective_repeat(),
@@ -125,9 +125,9 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     // The address is known before what is there: events name it.
     let place = Box::<QpObject>::new_uninit();
     let events = AsyncEvents::new(context.async_sink(), place.as_ptr() as u64);
-    let qp = Qp::new(port, config, events);
+    let qp = Qp::new(device, config, events);
     if let Some(observer) = context.observer() {
-        observer.check_sizes(port, &qp);
+        observer.check_sizes(device, &qp);
     }
     let mut verbs = verbs_qp::zeroed();
     let ibv = verbs.public_mut();
@@ -261,7 +261,7 @@ pub(in crate::edge) unsafe extern "C" fn open_qp(
         // SAFETY: the caller's domain.
         let xrcd = unsafe { xrcd::object(attr.xrcd) };
         let counted = context.quotas().qp.take()?;
-        let qp = context.port().qp(Qpn::new(attr.qp_num)).ok_or(EINVAL)?;
+        let qp = context.device().qp(Qpn::new(attr.qp_num)).ok_or(EINVAL)?;
         let (mine, state) = qp.inspect(|engine| (engine.config().xrcd == Some(xrcd.xrcd.id()), engine.state()));
         let place = Box::<QpObject>::new_uninit();
         let events = AsyncEvents::new(context.async_sink(), place.as_ptr() as u64);

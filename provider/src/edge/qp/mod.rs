@@ -97,25 +97,25 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
             mask.contains(bit).then(|| route(context, &vector, dest_qpn, stays_inside, spread)).transpose()
         };
         // Whoever reaches the peer's memory needs no packets, nor what else the process shares.
-        let stays_inside = matches!(qp_type, QpType::Rc | QpType::Uc) && !context.port().gives_direct_access();
+        let stays_inside = matches!(qp_type, QpType::Rc | QpType::Uc) && !context.device().gives_direct_access();
         if mask.contains(AttrMask::AV) {
             check_link(context)?;
         }
         let primary = way(AttrMask::AV, &attr.ah_attr, stays_inside)?;
         let alternate = way(AttrMask::ALT_PATH, &attr.alt_ah_attr, false)?;
-        let port = object.qp.port();
+        let device = object.qp.device();
         let address = primary.as_ref().map(|way| way.remote().ip());
         let paths = Paths { primary, alternate };
         let change = |engine: &mut QueuePair<_>, io: &mut Io<'_, _>| {
             let has_swapped = engine.has_swapped_paths();
             engine.modify(io, to, mask, &given, paths).map(|()| has_swapped)
         };
-        let has_swapped = port
+        let has_swapped = device
             .with_work(|work| object.qp.modify(work, change))
             .map_err(|error| diagnostics::modify(qp_type, current, to, error))?;
         if let Some(observer) = context.observer() {
             let peer = object.qp.inspect(|engine| diagnostics::peer(engine, address));
-            observer.connected(port.net(), object.qp.qpn(), peer);
+            observer.connected(device.net(), object.qp.qpn(), peer);
         }
         if to == QpState::Reset {
             object.qp.forget_completions();
@@ -200,11 +200,11 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         // SAFETY: as above, and not raw.
         let object = unsafe { object(qp) };
         // As the kernel's `uverbs_free_qp`: what was attached must be detached first.
-        if object.users.any() || context.port().groups().holds(object.qp.qpn()) {
+        if object.users.any() || context.device().groups().holds(object.qp.qpn()) {
             return Err(Errno(libc::EBUSY));
         }
         // What is left to be said goes to no number that the application has closed.
-        context.port().has_lost_descriptors();
+        context.device().has_lost_descriptors();
         let events = object.qp.close(qp as u64);
         // SAFETY: the queue pair's own, initialised by being zero; not used any more afterwards.
         let object = unsafe {

@@ -73,7 +73,7 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
         let counted = counters.map(|counters| Arc::clone(&counters.counted));
         let target = Destination { target: receiver, counters: counted };
         let rule = Rule { class, priority: fields.priority, wanted, actions, dont_trap, target };
-        let device = Arc::clone(context.port());
+        let device = Arc::clone(context.device());
         let flow = device.raw().add_flow(device.net(), rule);
         let flow = flow.map_err(|error| system(&error))?;
         let ibv = v::ibv_flow { comp_mask: 0, context: ibv_context, handle: 0 };
@@ -104,7 +104,7 @@ unsafe fn receiver<'a>(qp: *mut v::ibv_qp, context: &Context) -> Result<(Target,
             "make the queue pair with IBV_QPT_RAW_PACKET or IBV_QPT_UD",
         ));
     }
-    let device = context.port();
+    let device = context.device();
     device.raw().tx(device.net()).map_err(|error| refused_socket(&error))?;
     Ok((Target::Datagrams(Arc::downgrade(&object.qp)), &object.users))
 }

@@ -33,7 +33,7 @@ pub(in crate::edge) unsafe fn attach(qp: *mut v::ibv_qp, gid: *const v::ibv_gid)
     let (wanted, actions) = spec::parse(&specification(address), 1).map_err(|_| EINVAL)?;
     let target = Destination { target: object.kind.target(), counters: None };
     let rule = Rule { class: Class::Normal, priority: 0, wanted, actions, dont_trap: false, target };
-    let device = context.port();
+    let device = context.device();
     let flow = device.raw().add_flow(device.net(), rule).map_err(|error| system(&error))?;
     groups.push(Group { address, flow });
     Ok(())
@@ -50,7 +50,7 @@ pub(in crate::edge) unsafe fn detach(qp: *mut v::ibv_qp, gid: *const v::ibv_gid)
     let address = address?;
     let mut groups = object.groups.lock().unwrap_or_else(PoisonError::into_inner);
     let at = groups.iter().position(|group| group.address == address).ok_or(EINVAL)?;
-    context.port().raw().remove_flow(&groups.swap_remove(at).flow);
+    context.device().raw().remove_flow(&groups.swap_remove(at).flow);
     Ok(())
 }
 

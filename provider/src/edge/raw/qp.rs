@@ -77,7 +77,7 @@ pub(super) unsafe fn create(
     let (send_cq, recv_cq, domain) =
         unsafe { (cq::object(attr.send_cq), cq::object(attr.recv_cq), Arc::clone(mr::domain(attr.pd))) };
     let counted = context.quotas().qp.take()?;
-    let device = context.port();
+    let device = context.device();
     let qpn = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
     let config = RawQpConfig {
         qpn,
@@ -268,7 +268,7 @@ pub(in crate::edge) unsafe fn destroy(qp: *mut v::ibv_qp) -> Result<(), Errno> {
     }
     // SAFETY: the caller's queue pair.
     let (context, number) = unsafe { (shared((*qp).context), Qpn::new((*qp).qp_num)) };
-    context.port().net().free_qpn(number);
+    context.device().net().free_qpn(number);
     // SAFETY: from `create`, and not used any more.
     let object = unsafe { Box::from_raw(qp.cast::<RawQpObject>()) };
     drop(object.used);

@@ -132,7 +132,7 @@ pub(super) unsafe fn create_qp(
     let hash = Toeplitz { key, fields: conf.rx_hash_fields_mask };
     let rss = Arc::new(Rss::new(hash, table.queues.clone()).ok_or(EINVAL)?);
     let counted = context.quotas().qp.take()?;
-    let device = context.port();
+    let device = context.device();
     device.raw().tx(device.net()).map_err(|error| qp::refused(&error))?;
     let number = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
     let mut verbs = verbs_qp::zeroed();

@@ -79,12 +79,12 @@ pub(in crate::edge) unsafe extern "C" fn create_wq(
         // SAFETY: the caller's objects.
         let (cq, domain) = unsafe { (cq::object(attr.cq), Arc::clone(mr::domain(attr.pd))) };
         let counted = context.quotas().qp.take()?;
-        let number = context.port().net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
+        let number = context.device().net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
         let queue = RecvQueue::new(number, domain.id(), Arc::clone(&cq.cq), cap.max_recv_wr, cap.max_recv_sge);
         let queue = Arc::new(queue);
         queue.set_strips_cvlan(flags & v::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0);
         // Requests may be posted before the queue is ready.
-        context.port().with_work(|work| queue.set_state(work, RecvState::Armed));
+        context.device().with_work(|work| queue.set_state(work, RecvState::Armed));
         (attr.max_wr, attr.max_sge) = (cap.max_recv_wr, cap.max_recv_sge);
         // SAFETY: all-zero is a queue that libibverbs then fills in.
         let mut ibv = unsafe { std::mem::zeroed::<v::ibv_wq>() };
@@ -143,13 +143,13 @@ pub(in crate::edge) unsafe extern "C" fn modify_wq(wq: *mut v::ibv_wq, attr: *mu
             }
         };
         set_flags();
-        context.port().with_work(|work| {
+        context.device().with_work(|work| {
             object.queue.set_state(work, to);
             if to == RecvState::Reset {
                 object.queue.cq().forget(object.queue.number());
                 object.queue.set_state(work, RecvState::Armed);
             }
-            context.port().tell(work);
+            context.device().tell(work);
         });
         // SAFETY: the caller's queue; libibverbs does not keep its state.
         unsafe { (*wq).state = attr.wq_state };
@@ -169,9 +169,9 @@ pub(in crate::edge) unsafe extern "C" fn destroy_wq(wq: *mut v::ibv_wq) -> c_int
                 "call ibv_destroy_rwq_ind_table first",
             ));
         }
-        context.port().with_work(|work| object.queue.set_state(work, RecvState::Reset));
+        context.device().with_work(|work| object.queue.set_state(work, RecvState::Reset));
         object.queue.cq().forget(object.queue.number());
-        context.port().net().free_qpn(Qpn::new(object.queue.number().get()));
+        context.device().net().free_qpn(Qpn::new(object.queue.number().get()));
         // SAFETY: from `create_wq`, and not used any more.
         let object = unsafe { Box::from_raw(wq.cast::<WqObject>()) };
         drop(object.used);
@@ -196,6 +196,6 @@ unsafe extern "C" fn post_wq_recv(
             return Err(Errno(libc::ENOMEM));
         }
         // SAFETY: the caller's list and pointer.
-        unsafe { post::post_to(context.port(), &object.queue, first, bad_wr) }
+        unsafe { post::post_to(context.device(), &object.queue, first, bad_wr) }
     })
 }

@@ -29,9 +29,9 @@ pub(super) enum Call {
     /// `ibv_post_recv`.
     Recv { qp: Arc<Qp>, first: *mut v::ibv_recv_wr },
     /// `ibv_post_srq_recv`; `number` is the address by which strict mode knows the queue.
-    SharedRecv { port: Arc<Device>, srq: Arc<Srq>, number: u64, first: *mut v::ibv_recv_wr },
+    SharedRecv { device: Arc<Device>, srq: Arc<Srq>, number: u64, first: *mut v::ibv_recv_wr },
     /// `ibv_req_notify_cq`.
-    Arm { port: Arc<Device>, cq: Arc<Cq>, solicited_only: bool },
+    Arm { device: Arc<Device>, cq: Arc<Cq>, solicited_only: bool },
     #[cfg(test)]
     Panic,
 }
@@ -94,18 +94,18 @@ impl Call {
                 }
                 (Verb::PostRecv, posted)
             }
-            Self::SharedRecv { port, srq, number, first } => {
+            Self::SharedRecv { device, srq, number, first } => {
                 let mut bad = ptr::null_mut();
                 // SAFETY: the caller's promise.
-                let posted = unsafe { work_requests::recv_shared(port, srq, *number, *first, &raw mut bad) };
+                let posted = unsafe { work_requests::recv_shared(device, srq, *number, *first, &raw mut bad) };
                 if posted.is_err() {
                     *first = bad;
                 }
                 (Verb::PostSrqRecv, posted)
             }
-            Self::Arm { port, cq, solicited_only } => {
+            Self::Arm { device, cq, solicited_only } => {
                 cq.arm_late(*solicited_only);
-                port.stopped_polling();
+                device.stopped_polling();
                 return Ok(());
             }
             #[cfg(test)]

@@ -18,7 +18,7 @@ use super::Errno;
 use super::memory::UserMemory;
 use crate::device;
 use crate::mad::inbox::{Content, HEADER, Header, Inbox};
-use crate::verbs::shared_port::{OpenError, SharedPort};
+use crate::verbs::shared_device::{OpenError, SharedDevice};
 pub use abi::{ENABLE_PKEY, REGISTER_AGENT, REGISTER_AGENT_2, UNREGISTER_AGENT};
 use abi::{OLD_HEADER, Registration, Sent};
 use urxe_runtime::lock;
@@ -39,7 +39,7 @@ pub struct File {
 #[derive(Default)]
 struct Control {
     /// Opened with the first agent: listing and looking at files opens no sockets.
-    shared: Option<Arc<SharedPort>>,
+    shared: Option<Arc<SharedDevice>>,
     agents: [Option<AgentId>; AGENTS],
     /// Headers have a P_Key index.
     has_pkey: bool,
@@ -151,9 +151,9 @@ impl File {
         Ok(())
     }
 
-    fn shared<'a>(&self, control: &'a mut Control) -> Result<&'a Arc<SharedPort>, Errno> {
+    fn shared<'a>(&self, control: &'a mut Control) -> Result<&'a Arc<SharedDevice>, Errno> {
         if control.shared.is_none() {
-            let opened = SharedPort::open(&self.device.name, &self.device.netdev);
+            let opened = SharedDevice::open(&self.device.name, &self.device.netdev);
             control.shared = Some(opened.map_err(|error| match error {
                 OpenError::System(errno) => errno,
                 OpenError::Port(_) | OpenError::Settings(_) => Errno(libc::EPIPE),
@@ -180,12 +180,12 @@ impl File {
         let sent = Sent::parse(&context).ok_or(EINVAL)?;
         let agent = usize::try_from(sent.agent).ok().and_then(|index| control.agents.get(index).copied().flatten());
         let (Some(agent), Some(shared)) = (agent, &control.shared) else { return Err(EINVAL) };
-        let to = sent.address(shared.port().net(), message.get(1).copied().unwrap_or_default())?;
+        let to = sent.address(shared.device().net(), message.get(1).copied().unwrap_or_default())?;
         // GIDs of two IP versions do not reach each other (`rdma_create_user_ah`).
         let Address { local, remote, qpn, flow_label, traffic_class, hop_limit } = to;
         let way = Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit };
         if lid_of_node(&remote).is_none() {
-            shared.port().net().route(&way).map_err(|_| EINVAL)?;
+            shared.device().net().route(&way).map_err(|_| EINVAL)?;
         }
         let timeout = (sent.timeout_ms != 0).then(|| Duration::from_millis(sent.timeout_ms.into()));
         let mads = Arc::clone(shared.mads());
@@ -208,7 +208,7 @@ impl File {
             return Err(EINVAL);
         }
         let shared = shared.ok_or(Errno(libc::EAGAIN))?;
-        let port = shared.port().net();
+        let port = shared.device().net();
         self.inbox.read(|packet| {
             let header = abi::header_of(packet, header_len, port);
             let body: &[u8] = match &packet.content {

@@ -1,4 +1,4 @@
-//! A port that the contexts of one device in a process share, and its thread.
+//! A device that the contexts that opened it in a process share, and its thread.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -24,11 +24,11 @@ use crate::status::final_counters;
 use crate::verbs::quota::Quotas;
 use crate::verbs::xrcd::XrcDomains;
 
-/// A port and its thread; contexts of one device in one process share it.
-pub(crate) struct SharedPort {
+/// A device and its thread; its contexts in one process share it.
+pub(crate) struct SharedDevice {
     name: String,
     generation: Generation,
-    pub(super) port: Arc<Device>,
+    pub(super) device: Arc<Device>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Without it nobody can ask how the device is.
     status: Option<crate::status::Server>,
@@ -40,32 +40,32 @@ pub(crate) struct SharedPort {
     pub(super) selective_repeat: Option<SelectiveRepeat>,
 }
 
-impl Drop for SharedPort {
+impl Drop for SharedDevice {
     fn drop(&mut self) {
         if self.generation != Generation::now() {
-            // In a child: the thread is not here, and the port's locks may be held for ever. Nor may its handle be
+            // In a child: the thread is not here, and the device's locks may be held for ever. Nor may its handle be
             // dropped, which would detach a thread of the child's own that has got the same stack.
             std::mem::forget(self.thread.get_mut().map(Option::take));
             return;
         }
-        let is_lost = self.port.has_lost_descriptors();
-        urxe_runtime::xrc::close(&self.port);
-        if let Some(observer) = urxe_diag::of(&self.port) {
-            observer.check_leftovers(&self.port);
+        let is_lost = self.device.has_lost_descriptors();
+        urxe_runtime::xrc::close(&self.device);
+        if let Some(observer) = urxe_diag::of(&self.device) {
+            observer.check_leftovers(&self.device);
         }
-        let hears = self.port.request_stop();
+        let hears = self.device.request_stop();
         // A thread that panicked has nothing left to end. One that cannot be woken sleeps on, and ends should it wake.
         let _ = lock(&self.thread).take().filter(|_| hears).map(JoinHandle::join);
         if !is_lost {
             // What this process has said last to others on the address may be in there: a refusal, before its end.
-            self.port.pass_on();
+            self.device.pass_on();
         }
         // Nobody is to count it twice.
         drop(self.status.take());
-        self.port.settle();
+        self.device.settle();
         // Now, and not with the last reference: a queue pair that was not destroyed has one for ever, and other processes
         // would wait for a port owner that does nothing any more.
-        fork::close(&self.port);
+        fork::close(&self.device);
     }
 }
 
@@ -75,7 +75,7 @@ fn at_last() {
     let _ = catch_unwind(urxe_diag::explain::tell_hits);
 }
 
-static OPEN: Mutex<Vec<std::sync::Weak<SharedPort>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<std::sync::Weak<SharedDevice>>> = Mutex::new(Vec::new());
 
 /// Why a device cannot be opened.
 #[derive(Debug)]
@@ -88,17 +88,17 @@ pub(crate) enum OpenError {
     Settings(urxe_diag::settings::Mistake),
 }
 
-impl SharedPort {
+impl SharedDevice {
     /// Opens the device, or shares it.
     pub(crate) fn open(name: &str, netdev: &str) -> Result<Arc<Self>, OpenError> {
         let _no_fork = fork::put_off();
         let mut open = lock(&OPEN);
         let generation = Generation::now();
-        open.retain(|port| port.strong_count() > 0);
+        open.retain(|open| open.strong_count() > 0);
         // One whose interface was removed is no more. The name may be another device's by now.
-        let mine = |port: &Arc<Self>| port.name == name && port.generation == generation && !port.port.is_gone();
-        if let Some(port) = open.iter().filter_map(std::sync::Weak::upgrade).find(mine) {
-            return Ok(port);
+        let mine = |open: &Arc<Self>| open.name == name && open.generation == generation && !open.device.is_gone();
+        if let Some(shared) = open.iter().filter_map(std::sync::Weak::upgrade).find(mine) {
+            return Ok(shared);
         }
         urxe_diag::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
@@ -129,33 +129,33 @@ impl SharedPort {
             interceptor: Some(&mut observe),
         };
         let congestion = crate::device::congestion(&interface);
-        let port = Arc::new(Device::open(name, interface, options).map_err(OpenError::Port)?);
-        fork::remember(&port);
+        let device = Arc::new(Device::open(name, interface, options).map_err(OpenError::Port)?);
+        fork::remember(&device);
         if let Some(name) = keeper_of_last_wills() {
-            port.net().name_last_will_keeper(&name);
+            device.net().name_last_will_keeper(&name);
         }
         if congestion.ecn {
-            port.net().report_marks();
+            device.net().report_marks();
         }
-        let quotas = Arc::new(Quotas::new(port.net().most_qpns()));
+        let quotas = Arc::new(Quotas::new(device.net().most_qpns()));
         let shared = Arc::new(Self {
             status: match deterministic {
                 Some(_) => None,
-                None => crate::status::Server::start(name, &port, &quotas, status).ok(),
+                None => crate::status::Server::start(name, &device, &quotas, status).ok(),
             },
             name: name.to_owned(),
             generation,
-            xrc_domains: XrcDomains::shared(port.xrc_srqs().client()),
+            xrc_domains: XrcDomains::shared(device.xrc_srqs().client()),
             quotas,
-            mads: Mads::start(&port, agents),
+            mads: Mads::start(&device, agents),
             congestion,
             selective_repeat: crate::device::selective_repeat(),
-            port,
+            device,
             thread: Mutex::default(),
         });
         // From here on, whatever fails takes along what has begun.
         if deterministic.is_none() {
-            let thread = progress::start(Arc::clone(&shared.port));
+            let thread = progress::start(Arc::clone(&shared.device));
             let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
             *lock(&shared.thread) = Some(thread);
         }
@@ -166,16 +166,17 @@ impl SharedPort {
     /// The interface of the device `name`, if this process has it open. `None` as well while somebody opens a device: the caller may
     /// be the one.
     pub(crate) fn interface_of(name: &str) -> Option<Arc<Interface>> {
-        let mine = |port: &Arc<Self>| port.name == name && port.generation == Generation::now() && !port.port.is_gone();
+        let mine =
+            |open: &Arc<Self>| open.name == name && open.generation == Generation::now() && !open.device.is_gone();
         // Dropped last: where it is the last of its kind it closes the device, which takes time, and forks.
-        let port;
+        let shared;
         // A child of fork(2) would find the list locked for ever.
         let _no_fork = fork::try_put_off()?;
         {
             let open = OPEN.try_lock().ok()?;
-            port = open.iter().filter_map(std::sync::Weak::upgrade).find(mine)?;
+            shared = open.iter().filter_map(std::sync::Weak::upgrade).find(mine)?;
         }
-        Some(port.port.net().interface())
+        Some(shared.device.net().interface())
     }
 
     /// The device's name.
@@ -188,9 +189,9 @@ impl SharedPort {
         &self.mads
     }
 
-    /// The port.
-    pub(crate) const fn port(&self) -> &Arc<Device> {
-        &self.port
+    /// Returns the device of the runtime.
+    pub(crate) const fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 }
 
