@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use urxe_engine::event::{MigrationCause, Nak, RetryReason};
 use urxe_engine::fault::ResponderFault;
 use urxe_engine::{
-    Access, Accessor, BindError, Denied, DropReason, Event, QpState, Refusal, Region, RegionKind, SendOp,
+    Access, AccessDenied, Accessor, BindError, DropReason, Event, QpState, Refusal, Region, RegionKind, SendOp,
 };
 use urxe_wire::NakCode;
 
@@ -64,14 +64,14 @@ impl Display for Range {
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     /// The access, and why it was refused.
-    pub(crate) denied: Denied,
+    pub(crate) denied: AccessDenied,
     /// The region of the key, if there is one.
     pub(crate) region: Option<Region>,
 }
 
 impl Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Denied { by, key, access, va, length, refusal } = self.denied;
+        let AccessDenied { by, key, access, va, length, refusal } = self.denied;
         let name = if matches!(by, Accessor::Local(_)) { "L_Key" } else { "R_Key" };
         write!(f, "{name} {:#x} ", key.0)?;
         let asked = Range(va, length);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use urxe_engine::{AsyncEvent, BindError, Cqe, Denied, Event, Instant, Region};
+use urxe_engine::{AccessDenied, AsyncEvent, BindError, Cqe, Event, Instant, Region};
 use urxe_faults::Occurrence;
 use urxe_net::{Datagram, Port, TxBatch};
 use urxe_options::Format;
@@ -87,7 +87,7 @@ impl Interceptor for Observer {
         self.engine_event(qpn, event);
     }
 
-    fn refused(&self, denied: &Denied, region: Option<&Region>) {
+    fn refused(&self, denied: &AccessDenied, region: Option<&Region>) {
         super::refused(denied, region);
     }
 

@@ -38,7 +38,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use urxe_engine::{Denied, QpState, QpType, Region};
+use urxe_engine::{AccessDenied, QpState, QpType, Region};
 use urxe_net::{Interface, Port};
 use urxe_options::Format;
 use urxe_wire::Qpn;
@@ -152,7 +152,7 @@ impl Observer {
 }
 
 /// An access was refused; the event that comes of it follows in the same call. For [`Memory`](urxe_engine::Memory).
-pub(crate) fn refused(denied: &Denied, region: Option<&Region>) {
+pub(crate) fn refused(denied: &AccessDenied, region: Option<&Region>) {
     if is_on() {
         let refused = Refused { denied: *denied, region: region.cloned() };
         packet_context::with(|context| context.refused = Some(refused));

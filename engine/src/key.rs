@@ -43,18 +43,18 @@ impl<T> KeyTable<T> {
     /// Adds what `make` returns for its key.
     ///
     /// # Errors
-    /// [`Full`]; `make` is not called then.
-    pub fn insert(&mut self, make: impl FnOnce(Key) -> T) -> Result<Key, Full> {
+    /// [`TableFull`]; `make` is not called then.
+    pub fn insert(&mut self, make: impl FnOnce(Key) -> T) -> Result<Key, TableFull> {
         let index = match self.free.pop_front() {
             Some(index) => index,
             None if self.entries.len() < self.most => {
                 self.entries.push(Entry { tag: self.rng.next_u8(), value: None });
-                u32::try_from(self.entries.len() - 1).map_err(|_| Full)?
+                u32::try_from(self.entries.len() - 1).map_err(|_| TableFull)?
             }
-            None => return Err(Full),
+            None => return Err(TableFull),
         };
         let step = 1 + self.rng.next_u8() % 254;
-        let entry = self.entries.get_mut(index as usize).ok_or(Full)?;
+        let entry = self.entries.get_mut(index as usize).ok_or(TableFull)?;
         //= spec/memory.md#mem-006
         //# The key of memory that was deregistered MUST NOT be the next one given.
         entry.tag = entry.tag.wrapping_add(step);
@@ -147,7 +147,7 @@ mod tests {
     fn keys_do_not_come_back_at_once() {
         let mut table = KeyTable::new(1, 7);
         let first = table.insert(|key| key).unwrap();
-        assert_eq!(table.insert(|key| key), Err(Full));
+        assert_eq!(table.insert(|key| key), Err(TableFull));
         assert_eq!(table.get(first), Some(&first));
         assert_eq!(table.remove(first), Some(first));
         assert_eq!(table.remove(first), None);

@@ -17,7 +17,7 @@ pub struct Fault;
 
 /// An access that somebody asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ask {
+pub struct AccessRequest {
     /// The accessor.
     pub by: Accessor,
     /// Key that is presented.
@@ -32,7 +32,7 @@ pub struct Ask {
 
 /// Operation on memory to which access was granted.
 #[derive(Debug)]
-pub enum Touch<'a> {
+pub enum MemoryOp<'a> {
     /// No operation: only whether access is granted.
     Look,
     /// Copies from it. A null region has zeros.
@@ -61,7 +61,7 @@ pub enum Touch<'a> {
 
 /// An access that was refused: who asked for what, and the rule it broke.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Denied {
+pub struct AccessDenied {
     /// The accessor.
     pub by: Accessor,
     /// Key that was presented.
@@ -153,7 +153,7 @@ pub trait Memory {
     ///
     /// # Errors
     /// As [`access`].
-    fn access_remote(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+    fn access_remote(&self, _ask: &AccessRequest, _touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
         Err(Refusal::Vanished)
     }
 
@@ -183,7 +183,7 @@ pub trait Memory {
 
     /// An access to `region` (`None`: there is none) was refused, for a person debugging to know. The event or
     /// completion that comes of it follows in the same call.
-    fn refused(&self, _denied: &Denied, _region: Option<&Region>) {}
+    fn refused(&self, _denied: &AccessDenied, _region: Option<&Region>) {}
 }
 
 /// Touches memory as `ask` asks for, if that is granted; the region is held meanwhile. Returns what eight bytes that are
@@ -193,14 +193,14 @@ pub trait Memory {
 /// The [`Refusal`]; then nothing was touched, but for a [`Fault`] half way, which is [`Refusal::Unmapped`].
 // What is touched, and how, is known where this is called: nearly all of it falls away there.
 #[inline(always)]
-pub fn access<M: Memory>(memory: &M, ask: &Ask, touch: Touch<'_>) -> Result<u64, Refusal> {
+pub fn access<M: Memory>(memory: &M, ask: &AccessRequest, touch: MemoryOp<'_>) -> Result<u64, Refusal> {
     // Here and for what is denied `ask` and `touch` are put together only then: they need not be in memory otherwise.
     if memory.is_remote(ask.by) {
         return access_remote(memory, *ask, touch);
     }
     let Some(region) = memory.region(ask.key) else { return Err(denied(memory, *ask, Refusal::NoSuchKey, None)) };
     let (va, length) = match touch {
-        Touch::Flush { whole: true, .. } => (region.iova, region.length),
+        MemoryOp::Flush { whole: true, .. } => (region.iova, region.length),
         _ => (ask.va, ask.length),
     };
     let done = match region.check(ask.by, ask.access, va, length) {
@@ -211,18 +211,18 @@ pub fn access<M: Memory>(memory: &M, ask: &Ask, touch: Touch<'_>) -> Result<u64,
 }
 
 #[cold]
-fn access_remote<M: Memory>(memory: &M, ask: Ask, mut touch: Touch<'_>) -> Result<u64, Refusal> {
+fn access_remote<M: Memory>(memory: &M, ask: AccessRequest, mut touch: MemoryOp<'_>) -> Result<u64, Refusal> {
     memory.access_remote(&ask, &mut touch)
 }
 
 #[cold]
-fn denied<M: Memory>(memory: &M, ask: Ask, refusal: Refusal, region: Option<&Region>) -> Refusal {
-    let Ask { by, key, access, va, length } = ask;
-    memory.refused(&Denied { by, key, access, va, length, refusal }, region);
+fn denied<M: Memory>(memory: &M, ask: AccessRequest, refusal: Refusal, region: Option<&Region>) -> Refusal {
+    let AccessRequest { by, key, access, va, length } = ask;
+    memory.refused(&AccessDenied { by, key, access, va, length, refusal }, region);
     refusal
 }
 
-impl Touch<'_> {
+impl MemoryOp<'_> {
     /// At the host address `at`; `None` is a null region's.
     #[inline(always)]
     fn carry_out<M: Memory>(self, memory: &M, at: Option<u64>, length: u64) -> Result<u64, Refusal> {

@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use urxe_wire::Qpn;
 
 use crate::access::Access;
-use crate::key::{Full, Key, KeyTable};
+use crate::key::{Key, KeyTable, TableFull};
 use crate::mr::{Pd, Refusal, Region, RegionKind};
 
 /// The two types of memory windows (`enum ibv_mw_type`); type 2 is 2B.
@@ -195,8 +195,8 @@ impl RegionTable {
     /// Adds the region that `make` makes for its key.
     ///
     /// # Errors
-    /// [`Full`].
-    pub fn insert(&mut self, make: impl FnOnce(Key) -> Region) -> Result<Key, Full> {
+    /// [`TableFull`].
+    pub fn insert(&mut self, make: impl FnOnce(Key) -> Region) -> Result<Key, TableFull> {
         self.0.insert(|key| Entry::Region { region: Arc::new(make(key)), windows: 0 })
     }
 
@@ -231,8 +231,8 @@ impl RegionTable {
     /// Adds a window that is not bound.
     ///
     /// # Errors
-    /// [`Full`].
-    pub fn insert_window(&mut self, pd: Pd, kind: WindowType) -> Result<Key, Full> {
+    /// [`TableFull`].
+    pub fn insert_window(&mut self, pd: Pd, kind: WindowType) -> Result<Key, TableFull> {
         self.0.insert(|_| Entry::Window(Window { pd, kind, bound: None }))
     }
 

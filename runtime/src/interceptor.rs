@@ -7,7 +7,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use urxe_engine::{AsyncEvent, BindError, Cqe, Denied, Event, Instant, Region};
+use urxe_engine::{AccessDenied, AsyncEvent, BindError, Cqe, Event, Instant, Region};
 use urxe_net::{Datagram, Headers, Port, TxBatch};
 use urxe_wire::{Qpn, icrc};
 
@@ -138,7 +138,7 @@ pub trait Interceptor: Any + Send + Sync + Debug {
     fn event(&self, qpn: Qpn, event: &Event);
 
     /// An access to registered memory was refused; the event that follows from it comes in the same call.
-    fn refused(&self, denied: &Denied, region: Option<&Region>);
+    fn refused(&self, denied: &AccessDenied, region: Option<&Region>);
 
     /// A memory window could not be bound.
     fn bind_failed(&self, error: BindError);

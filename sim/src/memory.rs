@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use urxe_engine::{
-    Access, Accessor, Ask, Bind, BindError, Fault, Invalidation, Key, Memory, Pd, Refusal, Region, RegionKind,
-    RegionTable, Remote, Touch, WindowType,
+    Access, AccessRequest, Accessor, Bind, BindError, Fault, Invalidation, Key, Memory, MemoryOp, Pd, Refusal, Region,
+    RegionKind, RegionTable, Remote, WindowType,
 };
 use urxe_wire::{Qpn, RKey};
 
@@ -289,7 +289,7 @@ impl Memory for AddressSpace {
         self.silent.get() > 0
     }
 
-    fn access_remote(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+    fn access_remote(&self, _ask: &AccessRequest, _touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
         self.silent.set(self.silent.get().saturating_sub(1));
         Err(Refusal::Silent)
     }

@@ -1,7 +1,7 @@
 //! Copies between packets and what scatter/gather lists describe.
 
 use crate::access::Access;
-use crate::memory::{self, Ask, Memory, Touch};
+use crate::memory::{self, AccessRequest, Memory, MemoryOp};
 use crate::mr::{Accessor, Pd, Refusal};
 use crate::work::{Data, Sge, SgeList};
 
@@ -50,11 +50,11 @@ fn gather<M: Memory>(memory: &M, pd: Pd, elements: &[Sge], offset: usize, to: &m
 #[inline(always)]
 fn read<M: Memory>(memory: &M, pd: Pd, sge: &Sge, skip: usize, to: &mut [u8]) -> Result<(), Refusal> {
     let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-    memory::access(memory, &ask(pd, sge, Access::NONE, va, to.len()), Touch::Read(to)).map(drop)
+    memory::access(memory, &ask(pd, sge, Access::NONE, va, to.len()), MemoryOp::Read(to)).map(drop)
 }
 
-const fn ask(pd: Pd, sge: &Sge, access: Access, va: u64, length: usize) -> Ask {
-    Ask { by: Accessor::Local(pd), key: sge.key(), access, va, length: length as u64 }
+const fn ask(pd: Pd, sge: &Sge, access: Access, va: u64, length: usize) -> AccessRequest {
+    AccessRequest { by: Accessor::Local(pd), key: sge.key(), access, va, length: length as u64 }
 }
 
 /// Copies `from` to the bytes from `offset` on of what `list` describes.
@@ -74,7 +74,7 @@ pub fn scatter<M: Memory>(memory: &M, pd: Pd, list: &SgeList, offset: usize, fro
         }
         let (part, rest) = from.split_at((length - skip).min(from.len()));
         let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, &ask(pd, sge, Access::LOCAL_WRITE, va, part.len()), Touch::Write(part))?;
+        memory::access(memory, &ask(pd, sge, Access::LOCAL_WRITE, va, part.len()), MemoryOp::Write(part))?;
         (skip, from) = (0, rest);
     }
     if from.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use urxe_engine::{
-    Access, Accessor, Ask, Bind, BindError, Denied, DirectOutcome, DirectRequest, Fault, Invalidation, Key, Memory, Pd,
-    Refusal, Region, RegionKind, Touch,
+    Access, AccessDenied, AccessRequest, Accessor, Bind, BindError, DirectOutcome, DirectRequest, Fault, Invalidation,
+    Key, Memory, MemoryOp, Pd, Refusal, Region, RegionKind,
 };
 use urxe_wire::Qpn;
 
@@ -278,12 +278,12 @@ impl Memory for RegionCache {
         is_remote(pd)
     }
 
-    fn access_remote(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+    fn access_remote(&self, ask: &AccessRequest, touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
         self.release();
         let result = self.regions.client().ok_or(Refusal::Vanished)?.touch(ask, touch);
         result.inspect_err(|refusal| {
-            let Ask { by, key, access, va, length } = *ask;
-            self.refused(&Denied { by, key, access, va, length, refusal: *refusal }, None);
+            let AccessRequest { by, key, access, va, length } = *ask;
+            self.refused(&AccessDenied { by, key, access, va, length, refusal: *refusal }, None);
         })
     }
 
@@ -320,7 +320,7 @@ impl Memory for RegionCache {
         }
     }
 
-    fn refused(&self, denied: &Denied, region: Option<&Region>) {
+    fn refused(&self, denied: &AccessDenied, region: Option<&Region>) {
         if let Some(interceptor) = interceptor::active(&self.interceptor) {
             interceptor.refused(denied, region);
         }

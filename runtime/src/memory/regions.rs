@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 
 use urxe_engine::mw::TableError;
 use urxe_engine::{
-    Access, Bind, BindError, Full, Invalidation, Key, Pd, Refusal, Region, RegionKind, RegionTable, WindowType,
+    Access, Bind, BindError, Invalidation, Key, Pd, Refusal, Region, RegionKind, RegionTable, TableFull, WindowType,
 };
 use urxe_net::direct::Export;
 use urxe_wire::Qpn;
@@ -212,7 +212,7 @@ impl Regions {
     }
 
     /// Adds the region that `make` makes for its key.
-    pub fn insert(&self, make: impl FnOnce(Key) -> Region) -> Result<Key, Full> {
+    pub fn insert(&self, make: impl FnOnce(Key) -> Region) -> Result<Key, TableFull> {
         faultable_copy::admit();
         let key = self.table_mut().insert(make)?;
         self.show(key, None);
@@ -289,7 +289,7 @@ impl Regions {
     }
 
     /// Adds a memory window.
-    pub fn insert_window(&self, pd: Pd, kind: WindowType) -> Result<Key, Full> {
+    pub fn insert_window(&self, pd: Pd, kind: WindowType) -> Result<Key, TableFull> {
         self.table_mut().insert_window(pd, kind)
     }
 

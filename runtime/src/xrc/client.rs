@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use urxe_engine::{Accessor, Ask, Cqe, Key, Pd, RecvWr, Refusal, Sge, SgeList, Touch, XrcDomain};
+use urxe_engine::{AccessRequest, Accessor, Cqe, Key, MemoryOp, Pd, RecvWr, Refusal, Sge, SgeList, XrcDomain};
 use urxe_net::cancellation::CancelGuard;
 use urxe_net::qpn_registry::block_of;
 use urxe_net::{Channel, KeptFile, Port};
@@ -127,7 +127,7 @@ impl Client {
     }
 
     /// Touches memory of another process.
-    pub fn touch(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+    pub fn touch(&self, ask: &AccessRequest, touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
         let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = ask.by;
         let srq = self.tables().srqs.get(&pd).cloned();
         srq.map_or(Err(Refusal::Vanished), |srq| srq.touch(ask, touch))
@@ -199,7 +199,7 @@ impl RemoteSrq {
         }
     }
 
-    fn touch(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+    fn touch(&self, ask: &AccessRequest, touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
         let (act, read) = Act::of(touch);
         let request = match (ask.by, act) {
             (Accessor::Remote(_, qpn), act) => Request::Access { srq: self.number, qpn, range: Range::from(ask), act },

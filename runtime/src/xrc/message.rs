@@ -3,7 +3,7 @@
 
 mod fields;
 
-use urxe_engine::{Access, Ask, Cqe, FrameCompletion, Instant, Key, Refusal, Touch, WcOpcode, WcStatus};
+use urxe_engine::{Access, AccessRequest, Cqe, FrameCompletion, Instant, Key, MemoryOp, Refusal, WcOpcode, WcStatus};
 use urxe_wire::{ImmDt, Lid, Qpn, RKey};
 
 use fields::{HEAD, Parts, Rest};
@@ -51,7 +51,7 @@ pub(super) struct Range {
     pub(super) length: u64,
 }
 
-/// A [`Touch`] as it travels: what is read comes with the answer.
+/// A [`MemoryOp`] as it travels: what is read comes with the answer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Act<'a> {
     Look,
@@ -80,24 +80,24 @@ pub(super) enum Answer<'a> {
     Refused(Refusal),
 }
 
-impl From<&Ask> for Range {
-    fn from(ask: &Ask) -> Self {
-        let Ask { by: _, key, access, va, length } = *ask;
+impl From<&AccessRequest> for Range {
+    fn from(ask: &AccessRequest) -> Self {
+        let AccessRequest { by: _, key, access, va, length } = *ask;
         Self { key, access, va, length }
     }
 }
 
 impl<'a> Act<'a> {
     /// Splits `touch` into the part that is sent and the buffer for bytes that are read.
-    pub(super) fn of(touch: &'a mut Touch<'_>) -> (Self, Option<&'a mut [u8]>) {
+    pub(super) fn of(touch: &'a mut MemoryOp<'_>) -> (Self, Option<&'a mut [u8]>) {
         let act = match touch {
-            Touch::Read(to) => return (Self::Read, Some(to)),
-            Touch::Look => Self::Look,
-            Touch::Write(data) => Self::Write(data),
-            Touch::WriteWord(word) => Self::WriteWord(*word),
-            Touch::CompareSwap { compare, swap } => Self::CompareSwap { compare: *compare, swap: *swap },
-            Touch::FetchAdd(add) => Self::FetchAdd(*add),
-            Touch::Flush { persistent, whole } => Self::Flush { persistent: *persistent, whole: *whole },
+            MemoryOp::Read(to) => return (Self::Read, Some(to)),
+            MemoryOp::Look => Self::Look,
+            MemoryOp::Write(data) => Self::Write(data),
+            MemoryOp::WriteWord(word) => Self::WriteWord(*word),
+            MemoryOp::CompareSwap { compare, swap } => Self::CompareSwap { compare: *compare, swap: *swap },
+            MemoryOp::FetchAdd(add) => Self::FetchAdd(*add),
+            MemoryOp::Flush { persistent, whole } => Self::Flush { persistent: *persistent, whole: *whole },
         };
         (act, None)
     }

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use urxe_engine::memory::access;
-use urxe_engine::{Accessor, Ask, Cqe, Invalidation, Memory, RecvWr, Refusal, Touch, WcOpcode, XrcDomain, scatter};
+use urxe_engine::{
+    AccessRequest, Accessor, Cqe, Invalidation, Memory, MemoryOp, RecvWr, Refusal, WcOpcode, XrcDomain, scatter,
+};
 use urxe_net::{Channel, descriptor_share};
 use urxe_wire::Qpn;
 
@@ -304,23 +306,23 @@ fn touch<'a>(
     room: &'a mut [u8; message::MOST],
 ) -> Answer<'a> {
     let Range { key, access: rights, va, length } = *range;
-    let ask = Ask { by: Accessor::Remote(srq.pd(), qpn), key, access: rights, va, length };
+    let ask = AccessRequest { by: Accessor::Remote(srq.pd(), qpn), key, access: rights, va, length };
     let touch = match act {
         Act::Read => {
             let Some(room) = usize::try_from(length).ok().and_then(|length| room.get_mut(..length)) else {
                 return Answer::Refused(Refusal::OutOfBounds);
             };
-            return match access(&device.memory(), &ask, Touch::Read(room)) {
+            return match access(&device.memory(), &ask, MemoryOp::Read(room)) {
                 Ok(_) => Answer::Data(room),
                 Err(refusal) => Answer::Refused(refusal),
             };
         }
-        Act::Look => Touch::Look,
-        Act::Write(data) => Touch::Write(data),
-        Act::WriteWord(word) => Touch::WriteWord(word),
-        Act::CompareSwap { compare, swap } => Touch::CompareSwap { compare, swap },
-        Act::FetchAdd(add) => Touch::FetchAdd(add),
-        Act::Flush { persistent, whole } => Touch::Flush { persistent, whole },
+        Act::Look => MemoryOp::Look,
+        Act::Write(data) => MemoryOp::Write(data),
+        Act::WriteWord(word) => MemoryOp::WriteWord(word),
+        Act::CompareSwap { compare, swap } => MemoryOp::CompareSwap { compare, swap },
+        Act::FetchAdd(add) => MemoryOp::FetchAdd(add),
+        Act::Flush { persistent, whole } => MemoryOp::Flush { persistent, whole },
     };
     answer(access(&device.memory(), &ask, touch))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use urxe_engine::{AsyncEvent, BindError, Cqe, Denied, Event, Instant, Region, SendOp, WcStatus};
+use urxe_engine::{AccessDenied, AsyncEvent, BindError, Cqe, Event, Instant, Region, SendOp, WcStatus};
 use urxe_net::{Datagram, Headers, Port, TxBatch};
 use urxe_runtime::device::OpenOptions;
 use urxe_runtime::interceptor::{DeviceEvent, HeldPacket, Interceptor, Verdict};
@@ -89,7 +89,7 @@ impl Interceptor for Seen {
 
     fn event(&self, _qpn: Qpn, _event: &Event) {}
 
-    fn refused(&self, _denied: &Denied, _region: Option<&Region>) {}
+    fn refused(&self, _denied: &AccessDenied, _region: Option<&Region>) {}
 
     fn bind_failed(&self, _error: BindError) {}
 

@@ -11,7 +11,7 @@ use crate::cq::{Cqe, WcOpcode};
 use crate::fault::ResponderFault;
 use crate::host::{Host, Io};
 use crate::key::Key;
-use crate::memory::{self, Ask, Invalidation, Memory, Touch};
+use crate::memory::{self, AccessRequest, Invalidation, Memory, MemoryOp};
 use crate::mr::Refusal;
 use crate::qp::QueuePair;
 use crate::qp::sge::scatter;
@@ -149,17 +149,17 @@ impl<H: Host> QueuePair<H> {
         //= spec/responder.md#rsp-009
         //# All of the memory that a WRITE names MUST be checked before its first byte is stored.
         if received == 0 && payload.len() < reth.dma_len as usize {
-            memory::access(io.memory, &whole, Touch::Look)?;
+            memory::access(io.memory, &whole, MemoryOp::Look)?;
         }
         let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
-        let part = Ask { va, length: payload.len() as u64, ..whole };
+        let part = AccessRequest { va, length: payload.len() as u64, ..whole };
         if let Some(policy) = self.config.quirks.writes()
             && self.config.qp_type.is_reliable()
         {
             let ends = received as usize + payload.len() >= reth.dma_len as usize;
             return self.write_reordered(io, policy, &Part { psn, ask: part, payload, ends });
         }
-        let touch = if self.responder.is_stored { Touch::Look } else { Touch::Write(payload) };
+        let touch = if self.responder.is_stored { MemoryOp::Look } else { MemoryOp::Write(payload) };
         memory::access(io.memory, &part, touch).map(drop)
     }
 

@@ -14,7 +14,7 @@ use super::responder::{Inbound, ask};
 use super::upcoming::UpcomingWrite;
 use crate::access::Access;
 use crate::host::{Host, Io};
-use crate::memory::{self, Ask, Touch};
+use crate::memory::{self, AccessRequest, MemoryOp};
 use crate::qp::QueuePair;
 use crate::quirks::Quirks as _;
 
@@ -74,7 +74,7 @@ impl<H: Host> QueuePair<H> {
             return None;
         }
         let whole = ask(self.peer(io), &reth, Access::REMOTE_WRITE);
-        let may = dma_len == 0 || memory::access(io.memory, &whole, Touch::Look).is_ok();
+        let may = dma_len == 0 || memory::access(io.memory, &whole, MemoryOp::Look).is_ok();
         may.then_some(UpcomingWrite::new(psn, mtu.packets(reth.dma_len), reth))
     }
 
@@ -82,7 +82,7 @@ impl<H: Host> QueuePair<H> {
     pub(in crate::qp) fn store_early(&self, io: &Io<'_, H>, place: &Place, payload: &[u8]) -> bool {
         let Some(va) = place.reth.va.checked_add(place.offset) else { return false };
         let whole = ask(self.peer(io), &place.reth, Access::REMOTE_WRITE);
-        let part = Ask { va, length: payload.len() as u64, ..whole };
-        memory::access(io.memory, &part, Touch::Write(payload)).is_ok()
+        let part = AccessRequest { va, length: payload.len() as u64, ..whole };
+        memory::access(io.memory, &part, MemoryOp::Write(payload)).is_ok()
     }
 }

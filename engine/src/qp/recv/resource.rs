@@ -10,7 +10,7 @@ use crate::access::Access;
 use crate::fault::ResponderFault;
 use crate::host::{Host, Io};
 use crate::key::Key;
-use crate::memory::{self, Ask, Touch};
+use crate::memory::{self, AccessRequest, MemoryOp};
 use crate::mr::Pd;
 use crate::qp::QueuePair;
 
@@ -42,7 +42,7 @@ impl<H: Host> QueuePair<H> {
             return Ok(());
         }
         let ask = ask(self.config.peer_in(pd), reth, Access::REMOTE_READ);
-        memory::access(io.memory, &ask, Touch::Look).map(drop).map_err(ResponderFault::remote)
+        memory::access(io.memory, &ask, MemoryOp::Look).map(drop).map_err(ResponderFault::remote)
     }
 
     pub(in crate::qp) fn execute_atomic(
@@ -61,11 +61,11 @@ impl<H: Host> QueuePair<H> {
         }
         self.check_resources()?;
         let touch = match kind {
-            Kind::CompareSwap => Touch::CompareSwap { compare: atomic.compare, swap: atomic.swap_add },
-            _ => Touch::FetchAdd(atomic.swap_add),
+            Kind::CompareSwap => MemoryOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_add },
+            _ => MemoryOp::FetchAdd(atomic.swap_add),
         };
         let (by, key) = (self.peer(io), Key(atomic.r_key.0));
-        let ask = Ask { by, key, access: Access::REMOTE_ATOMIC, va: atomic.va, length: 8 };
+        let ask = AccessRequest { by, key, access: Access::REMOTE_ATOMIC, va: atomic.va, length: 8 };
         let original = memory::access(io.memory, &ask, touch).map_err(ResponderFault::remote)?;
         let psn = self.responder.expected;
         self.responder.expected = psn.next();
@@ -98,7 +98,7 @@ impl<H: Host> QueuePair<H> {
         self.check_resources()?;
         let word = payload.try_into().map_err(|_| ResponderFault::Length)?;
         let ask = ask(self.peer(io), reth, Access::REMOTE_WRITE);
-        memory::access(io.memory, &ask, Touch::WriteWord(word)).map_err(ResponderFault::remote)?;
+        memory::access(io.memory, &ask, MemoryOp::WriteWord(word)).map_err(ResponderFault::remote)?;
         Ok(self.respond_placement(reth))
     }
 
@@ -122,7 +122,7 @@ impl<H: Host> QueuePair<H> {
             return Err(ResponderFault::QpAccess);
         }
         self.check_resources()?;
-        let touch = Touch::Flush { persistent: feth.persistence, whole: feth.level == FlushLevel::Region };
+        let touch = MemoryOp::Flush { persistent: feth.persistence, whole: feth.level == FlushLevel::Region };
         memory::access(io.memory, &ask(self.peer(io), reth, needed), touch).map_err(ResponderFault::remote)?;
         Ok(self.respond_placement(reth))
     }

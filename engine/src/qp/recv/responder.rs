@@ -28,7 +28,7 @@ use crate::event::{DropReason, Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
 use crate::key::Key;
-use crate::memory::Ask;
+use crate::memory::AccessRequest;
 use crate::mr::Accessor;
 use crate::qp::QueuePair;
 use crate::qp::state::QpState;
@@ -388,6 +388,6 @@ impl<H: Host> QueuePair<H> {
 }
 
 /// Asks for all of the memory that a request names.
-pub(super) fn ask(by: Accessor, reth: &Reth, access: Access) -> Ask {
-    Ask { by, key: Key(reth.r_key.0), access, va: reth.va, length: u64::from(reth.dma_len) }
+pub(super) fn ask(by: Accessor, reth: &Reth, access: Access) -> AccessRequest {
+    AccessRequest { by, key: Key(reth.r_key.0), access, va: reth.va, length: u64::from(reth.dma_len) }
 }

@@ -15,7 +15,7 @@ use crate::event::{Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
 use crate::key::Key;
-use crate::memory::{self, Ask, Touch};
+use crate::memory::{self, AccessRequest, MemoryOp};
 use crate::mr::{Pd, Refusal};
 use crate::qp::attr::QpAttr;
 use crate::qp::{Progress, QpConfig, Route, opcode};
@@ -371,8 +371,8 @@ fn send_read_response<H: Host>(
         let va = read.reth.va.wrapping_add(offset as u64);
         let key = Key(read.reth.r_key.0);
         let peer = config.peer_in(read.pd);
-        let ask = Ask { by: peer, key, access: Access::REMOTE_READ, va, length: len as u64 };
-        memory::access(io.memory, &ask, Touch::Read(payload)).map_err(Stopped::Refused)?;
+        let ask = AccessRequest { by: peer, key, access: Access::REMOTE_READ, va, length: len as u64 };
+        memory::access(io.memory, &ask, MemoryOp::Read(payload)).map_err(Stopped::Refused)?;
     }
     io.network.commit();
     read.next = read.next.next();

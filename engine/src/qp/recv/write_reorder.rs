@@ -13,7 +13,7 @@ use urxe_wire::Psn;
 use crate::event::Event;
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
-use crate::memory::{self, Ask, Memory, Touch};
+use crate::memory::{self, AccessRequest, Memory, MemoryOp};
 use crate::mr::Refusal;
 use crate::qp::QueuePair;
 use crate::quirks::{Quirks as _, WritePolicy};
@@ -30,9 +30,9 @@ const MOST: usize = 64 << 10;
 #[derive(Debug)]
 pub(in crate::qp) struct WriteReorder {
     rng: Rng,
-    pieces: Vec<(Ask, Vec<u8>)>,
+    pieces: Vec<(AccessRequest, Vec<u8>)>,
     /// The last of them all, which is stored already.
-    tail: Option<(Ask, Vec<u8>)>,
+    tail: Option<(AccessRequest, Vec<u8>)>,
     /// The message is complete, and the bytes come at this time.
     until: Option<Instant>,
     psn: Psn,
@@ -43,7 +43,7 @@ pub(in crate::qp) struct WriteReorder {
 pub(in crate::qp) struct Part<'a> {
     pub(in crate::qp) psn: Psn,
     /// Place where its payload is to be stored.
-    pub(in crate::qp) ask: Ask,
+    pub(in crate::qp) ask: AccessRequest,
     pub(in crate::qp) payload: &'a [u8],
     pub(in crate::qp) ends: bool,
 }
@@ -53,7 +53,7 @@ impl WriteReorder {
         while !self.pieces.is_empty() {
             let any = self.rng.below(self.pieces.len() as u64);
             let (ask, bytes) = self.pieces.swap_remove(usize::try_from(any).unwrap_or(0));
-            memory::access(memory, &ask, Touch::Write(&bytes))?;
+            memory::access(memory, &ask, MemoryOp::Write(&bytes))?;
         }
         Ok(())
     }
@@ -62,7 +62,7 @@ impl WriteReorder {
     fn overtaken<M: Memory>(&self, memory: &M) -> Option<u64> {
         let (ask, bytes) = self.tail.as_ref().filter(|_| !self.pieces.is_empty())?;
         let mut now = bytes.clone();
-        memory::access(memory, ask, Touch::Read(&mut now)).ok()?;
+        memory::access(memory, ask, MemoryOp::Read(&mut now)).ok()?;
         (now != *bytes).then_some(ask.va)
     }
 
@@ -86,7 +86,7 @@ impl<H: Host> QueuePair<H> {
         part: &Part<'_>,
     ) -> Result<(), Refusal> {
         // What is wrong with it is told now, as it would be without this.
-        memory::access(io.memory, &part.ask, Touch::Look)?;
+        memory::access(io.memory, &part.ask, MemoryOp::Look)?;
         let reorder = self.responder.reorder.get_or_insert_with(|| {
             let rng = Rng::new(policy.seed ^ u64::from(part.psn.get()));
             Box::new(WriteReorder { rng, pieces: Vec::new(), tail: None, until: None, psn: part.psn })
@@ -96,13 +96,16 @@ impl<H: Host> QueuePair<H> {
         }
         reorder.psn = part.psn;
         let piece = |(offset, bytes): (u64, &[u8])| {
-            (Ask { va: part.ask.va.wrapping_add(offset), length: bytes.len() as u64, ..part.ask }, bytes.to_vec())
+            (
+                AccessRequest { va: part.ask.va.wrapping_add(offset), length: bytes.len() as u64, ..part.ask },
+                bytes.to_vec(),
+            )
         };
         reorder.pieces.extend((0..).step_by(PIECE).zip(part.payload.chunks(PIECE)).map(piece));
         if part.ends {
             // The last bytes of all.
             if let Some((ask, bytes)) = reorder.pieces.pop() {
-                memory::access(io.memory, &ask, Touch::Write(&bytes))?;
+                memory::access(io.memory, &ask, MemoryOp::Write(&bytes))?;
                 reorder.tail = Some((ask, bytes));
             }
             reorder.until = Some(io.now() + policy.gap);
