@@ -242,6 +242,10 @@ pub fn descriptor_share() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::FromRawFd;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn is_open(raw: RawFd) -> bool {
@@ -251,7 +255,6 @@ mod tests {
 
     /// A number far above what parallel tests use, so that nobody reuses it between close and check.
     fn high_fd(number: RawFd) -> OwnedFd {
-        use std::os::fd::FromRawFd;
         let file = std::fs::File::open("/dev/null").unwrap();
         // SAFETY: duplicates an open descriptor to a new number >= `number`, which the result then owns.
         unsafe { OwnedFd::from_raw_fd(libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number)) }
@@ -265,6 +268,24 @@ mod tests {
         assert!(is_open(raw));
         drop(fd);
         assert!(!is_open(raw));
+    }
+
+    /// An application that closes all descriptors may have an epoll instance of its own under the number.
+    #[test]
+    fn the_epoll_instance_of_the_application_watches_nothing_of_ours() {
+        let (set, theirs) = (FdSet::new().unwrap(), epoll_create().unwrap());
+        let (near, far) = UnixStream::pair().unwrap();
+        let fd = set.adopt(far).unwrap();
+        // SAFETY: replaces what is under a number that nobody but `set` knows, which leaves it alone from now on.
+        let under = unsafe { libc::dup3(theirs.as_raw_fd(), set.epoll(), libc::O_CLOEXEC) };
+        // SAFETY: a new descriptor, which nobody else closes.
+        let under = unsafe { OwnedFd::from_raw_fd(under) };
+        assert_eq!(under.as_raw_fd(), set.epoll());
+        (&near).write_all(b"readable").unwrap();
+        for watch in [FdSet::watch, FdSet::watch_output] {
+            assert_eq!(watch(&set, fd.as_raw_fd(), 1).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        }
+        assert_eq!(epoll_ready(theirs.as_raw_fd(), &mut [0; 4]), 0);
     }
 
     #[test]

@@ -279,13 +279,20 @@ impl Connection {
 
     fn complete(&mut self, device: &Device, wqe: Wqe, cqe: Cqe) {
         let Some(taken) = self.taken.remove(&wqe) else { return };
-        // The application reads as much of its buffers: another process may say more.
-        let room = u32::try_from(taken.wr.buffers.length()).unwrap_or(u32::MAX);
-        let is_received = cqe.opcode == WcOpcode::Recv;
-        let cqe = Cqe { byte_len: if is_received { cqe.byte_len.min(room) } else { cqe.byte_len }, ..cqe };
+        let cqe = bounded(cqe, taken.wr.buffers.length());
         if let Some(xrc) = self.srq(device, taken.srq).as_ref().and_then(|srq| srq.xrc()) {
             device.complete_for_other(&xrc.cq, Cqe { wr_id: taken.wr.wr_id, ..cqe });
         }
+    }
+}
+
+/// A completion as the application may see it, of a WQE with so many bytes of buffers. It reads as many bytes of them as
+/// the completion tells, and another process may tell more.
+fn bounded(cqe: Cqe, length: u64) -> Cqe {
+    match cqe.opcode {
+        WcOpcode::Recv => Cqe { byte_len: cqe.byte_len.min(u32::try_from(length).unwrap_or(u32::MAX)), ..cqe },
+        // A WRITE with immediate data tells of bytes elsewhere.
+        _ => cqe,
     }
 }
 
@@ -332,4 +339,37 @@ fn domain(device: &Device, interface: u32, file: OwnedFd) -> Option<XrcDomain> {
     let file = File::from(file).metadata().ok()?;
     let inode: Inode = (file.dev(), file.ino());
     (device.net().interface().index() == interface).then(|| device.xrc_srqs().client().domain_of(inode))?
+}
+
+#[cfg(test)]
+mod tests {
+    use urxe_engine::{FrameCompletion, Instant, WcStatus};
+    use urxe_wire::Lid;
+
+    use super::*;
+
+    #[test]
+    fn a_process_tells_no_more_bytes_than_the_buffers_hold() {
+        let told = |opcode, byte_len| {
+            let cqe = Cqe {
+                wr_id: 0,
+                status: WcStatus::Success,
+                opcode,
+                qpn: Qpn::new(1),
+                byte_len,
+                imm: None,
+                invalidated: None,
+                at: Instant::default(),
+                src_qp: Qpn::new(2),
+                solicited: false,
+                grh: None,
+                slid: Lid::NONE,
+                frame: FrameCompletion::default(),
+                refusal: None,
+            };
+            bounded(cqe, 100).byte_len
+        };
+        assert_eq!([99, 100, 101, u32::MAX].map(|length| told(WcOpcode::Recv, length)), [99, 100, 100, 100]);
+        assert_eq!(told(WcOpcode::RecvRdmaWithImm, 4096), 4096);
+    }
 }
