@@ -31,7 +31,7 @@ struct Entry<T> {
 /// The table is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the table is full")]
-pub struct Full;
+pub struct TableFull;
 
 impl<T> KeyTable<T> {
     /// A table of up to `most` entries (at most 2^24 - 1); `seed` decides the low bits of keys.
