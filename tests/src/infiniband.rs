@@ -94,6 +94,26 @@ pub(crate) fn patience<'a>(program: &[&str]) -> &'a [&'a str] {
     if program == ["saquery"] { &["-t", "20000"] } else { &[] }
 }
 
+/// Times that a program of infiniband-diags is run, if it finds no answer.
+const TRIES: usize = 8;
+
+/// Runs a program of infiniband-diags, and again if it fails or a ping is lost. Most of them wait for a second for each answer, whatever
+/// `-t` says, and others may have the processors as long.
+pub fn ask_again(mut run: impl FnMut() -> Result<Finished>) -> Result<Finished> {
+    let is_answered = |said: &Finished| {
+        let has_lost = said.stdout.contains("packet loss") && !said.stdout.contains(" 0% packet loss");
+        said.status.success() && !has_lost
+    };
+    let mut said = run()?;
+    for _ in 1..TRIES {
+        if is_answered(&said) {
+            break;
+        }
+        said = run()?;
+    }
+    Ok(said)
+}
+
 /// A subnet of one host or two.
 #[derive(Debug)]
 pub struct Subnet {

@@ -66,7 +66,7 @@ mod world;
 
 pub use capture::{Capture, Fields, dissect, without_segmentation_offload};
 pub use copy::{copy_program, write_program};
-pub use infiniband::{DIAGNOSTICS, REFUSED_DIAGNOSTICS, Subnet, compile_mad_program};
+pub use infiniband::{DIAGNOSTICS, REFUSED_DIAGNOSTICS, Subnet, ask_again, compile_mad_program};
 pub use inside::{in_world, in_world_over_udp, in_world_with, is_inside};
 pub use launcher::Launcher;
 pub use perftest::Perftest;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::infiniband::compile_mad_program;
+use crate::infiniband::{ask_again, compile_mad_program};
 use crate::launcher::Launcher;
 use crate::process::{Process, TIMEOUT};
 use crate::world::{Host, wait_until};
@@ -47,6 +47,12 @@ impl Cable<'_> {
     /// Output of a program below `urxe run` on a host.
     pub fn say(&self, host: usize, words: &[&str]) -> Result<String> {
         Ok(self.hosts[host].try_run(&self.urxe, &[&INFINIBAND[..], words].concat())?.stdout)
+    }
+
+    /// Output of a program of infiniband-diags below `urxe run` on a host, when it has found an answer.
+    pub fn ask(&self, host: usize, words: &[&str]) -> Result<String> {
+        let words = [&INFINIBAND[..], words].concat();
+        Ok(ask_again(|| self.hosts[host].try_run(&self.urxe, &words))?.stdout)
     }
 
     /// The log of opensm on a host.

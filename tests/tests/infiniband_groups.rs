@@ -21,7 +21,7 @@ fn groups_are_joined_at_opensm() -> Result<()> {
             ensure!(receiver.is_running()?, "{}", receiver.stdout_so_far());
             Ok(receiver.stdout_so_far().contains("joined"))
         })?;
-        let groups = cable.say(0, &["saquery", "-g"])?;
+        let groups = cable.ask(0, &["saquery", "-g"])?;
         ensure!(groups.contains(&format!("MGID....................{group}\n")), "{groups}");
         let sender = cable.say(0, &[&words[..], &["send", group, "by opensm"]].concat())?;
         let received = receiver.finish(TIMEOUT)?.success()?.stdout;
@@ -91,7 +91,7 @@ fn ipoib_follows_opensm() -> Result<()> {
         let opensm = cable.opensm(0, &["-P", text(&partitions)?])?;
         cable.wait_for(0, "SUBNET UP")?;
         wait_for(&mut interfaces, [0; 2], OF_OPENSM)?;
-        let groups = cable.say(1, &["saquery", "-g"])?;
+        let groups = cable.ask(1, &["saquery", "-g"])?;
         for group in ["ff12:401b:ffff::ffff:ffff", "ff12:401b:ffff::1"] {
             ensure!(groups.contains(&format!("MGID....................{group}\n")), "{groups}");
         }

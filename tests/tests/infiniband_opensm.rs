@@ -23,9 +23,9 @@ fn opensm_manages_the_subnet() -> Result<()> {
             let port = cable.say(1, &["smpquery", "portinfo", "2", "1"])?;
             Ok(port.contains("SMLid:...........................1\n") && port.contains("Active"))
         })?;
-        let nodes = cable.say(1, &["saquery", "NR"])?;
+        let nodes = cable.ask(1, &["saquery", "NR"])?;
         ensure!(nodes.contains("0x02005efe0a4d0001") && nodes.contains("0x02005efe0a4d0002"), "{nodes}");
-        let ping = cable.say(0, &["ibping", "-c", "1", "-G", "0x02005efe0a4d0002"])?;
+        let ping = cable.ask(0, &["ibping", "-c", "1", "-G", "0x02005efe0a4d0002"])?;
         ensure!(ping.contains("1 received"), "{ping}");
         kill(server)?;
         cable.wait_for(0, "num:128")?;
@@ -195,7 +195,7 @@ fn opensm_sweeps_many_hosts() -> Result<()> {
         let ports = cable.say(0, &["saquery", "PIR"])?;
         Ok((2..=count).all(|lid| ports.contains(&format!("EndPortLid..............{lid}\n"))))
     })?;
-    let reached = cable.say(1, &["ibping", "-c", "1", "2"])?;
+    let reached = cable.ask(1, &["ibping", "-c", "1", "2"])?;
     ensure!(count < 4 || reached.contains("1 received"), "{reached}");
     // Hosts that are killed leave questions without answers.
     cable.check_log(0)?;

@@ -3,7 +3,8 @@
 
 use anyhow::{Context, Result, ensure};
 use urxe_tests::{
-    DIAGNOSTICS, Finished, Host, Launcher, Process, REFUSED_DIAGNOSTICS, TIMEOUT, compile_mad_program, wait_until,
+    DIAGNOSTICS, Finished, Host, Launcher, Process, REFUSED_DIAGNOSTICS, TIMEOUT, ask_again, compile_mad_program,
+    wait_until,
 };
 
 const INFINIBAND: [&str; 2] = ["--link-layer", "infiniband"];
@@ -19,9 +20,9 @@ impl Fabric<'_> {
         self.spawn(host, words)?.finish(TIMEOUT)
     }
 
-    /// Output of a program that succeeds.
+    /// Output of a program that succeeds, and loses no ping.
     fn run(&self, host: usize, words: &[&str]) -> Result<String> {
-        Ok(self.try_run(host, words)?.success()?.stdout)
+        Ok(ask_again(|| self.try_run(host, words))?.success()?.stdout)
     }
 
     fn spawn(&self, host: usize, words: &[&str]) -> Result<Process> {
