@@ -35,7 +35,7 @@ pub(crate) struct SharedDevice {
     pub(super) xrc_domains: XrcDomains,
     pub(super) quotas: Arc<Quotas>,
     mads: Arc<Mads>,
-    /// Of every queue pair.
+    /// Congestion control of every queue pair.
     pub(super) congestion: CongestionSettings,
     pub(super) selective_repeat: Option<SelectiveRepeat>,
 }

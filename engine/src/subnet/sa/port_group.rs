@@ -14,7 +14,7 @@ use crate::time::Instant;
 /// A request of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    /// Where the answer goes; `None` if nobody waits for one: the process is gone.
+    /// Address that the answer goes to; `None` if nobody waits for one: the process is gone.
     pub(super) from: Option<Address>,
     pub(super) process: AgentId,
     pub(super) membership: PortMembership,
@@ -45,9 +45,9 @@ pub(super) struct PortGroup {
     pub(super) processes: BTreeMap<AgentId, u64>,
     /// The membership, as administration has told it.
     pub(super) record: Option<MemberRecord>,
-    /// When the owner has told of it last.
+    /// Time at which the owner has told of the group last.
     pub(super) heard: Option<Instant>,
-    /// Until then, processes may claim it.
+    /// Time until which processes may claim the group.
     pub(super) unclaimed: Option<Instant>,
     /// The request that is carried out by a program's administration, and its number.
     pub(super) current: Option<(u32, Asked)>,
