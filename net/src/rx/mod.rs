@@ -57,6 +57,8 @@ const HITS: u32 = 128;
 const SCATTERED: u32 = 64;
 /// While single datagrams come, the look for a second one is made only once in so many.
 const PROBE: u32 = 8;
+/// Packets of one datagram after which there are hardly more: a request, and the ACK that came with it.
+const PAIR: usize = 2;
 /// Packets after which a call ends, whatever its budget: their sender waits for the answer, to prepare the next while
 /// these are worked on.
 const BURST: usize = 48;

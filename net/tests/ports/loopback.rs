@@ -234,6 +234,22 @@ fn several_qps_of_one_run_are_sorted_by_process() {
     });
 }
 
+/// A second look would be in vain for a sender that waits for the answer; behind longer runs there mostly is another.
+#[test]
+fn a_look_ends_behind_a_request_and_its_ack() {
+    for (lens, looks) in [([56, 36].as_slice(), [2, 2]), ([56, 56, 36].as_slice(), [6, 0])] {
+        alone(|| {
+            let (mut owner, mut other) = (End::on("lo"), End::on("lo"));
+            let route = other.route(1, owner.qpn);
+            for number in 0..2 {
+                lens.iter().for_each(|len| other.queue(&route, owner.qpn, number, *len));
+                other.tx.flush(&other.port);
+            }
+            assert_eq!([(); 2].map(|()| owner.receive().len()), looks);
+        });
+    }
+}
+
 #[test]
 fn management_and_multicast_packets_stay_with_who_got_them() {
     alone(|| {
