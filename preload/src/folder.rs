@@ -90,9 +90,14 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
-/// Whether `urxe run` started this program, or one that this descends from.
+/// Whether `urxe run` started this program, or one that this descends from. Each system call by number asks: nothing is read of
+/// the path.
 pub fn is_active() -> bool {
-    folder().is_some()
+    match FOLDER.state.load(Ordering::Acquire) {
+        state::KNOWN => true,
+        state::NONE => false,
+        _ => remember_folder().is_some(),
+    }
 }
 
 /// The folder's path, without a slash at the end.
