@@ -127,7 +127,7 @@ impl<H: Host> QueuePair<H> {
 
     /// The ACK timeout, of several in a row the shortest; `None` is none.
     pub fn ack_timeout(&self) -> Option<Duration> {
-        [0, u8::MAX].into_iter().filter_map(|timeouts| self.config.ack_timer.timeout(&self.attr, timeouts)).min()
+        self.config.ack_timer.shortest(&self.attr)
     }
 
     /// The ACK timeout, of several in a row the last; `None` is none.

@@ -37,8 +37,8 @@ impl AckTimer {
         //= spec/requester.md#req-024
         //# Timeouts that follow without an answer MUST be no shorter than the first, and no longer than four times that.
         if self == Self::Specified {
-            let later = (2 * specified).max(PATIENCE.min(4 * specified));
-            return Some(if timeouts == 0 { specified } else { later });
+            // First of all the usual case, which each ACK asks for.
+            return Some(if timeouts == 0 { specified } else { (2 * specified).max(PATIENCE.min(4 * specified)) });
         }
         let steps = adaptive(attr.timeout);
         let regular = 2 * nominal(attr.timeout);
@@ -47,6 +47,14 @@ impl AckTimer {
             1 => STEPS.get(steps).map_or(regular, |step| regular.min(Duration::from_micros(*step))),
             _ => regular,
         })
+    }
+
+    /// The shortest of several timeouts in a row. `None` is for ever.
+    pub(in crate::qp) fn shortest(self, attr: &QpAttr) -> Option<Duration> {
+        match self {
+            Self::Specified => attr.ack_timeout(),
+            Self::ConnectX => [0, u8::MAX].into_iter().filter_map(|timeouts| self.timeout(attr, timeouts)).min(),
+        }
     }
 
     /// The time until the oldest packet is sent again, which counts as no try; `sent_again` times it was since the last answer.
