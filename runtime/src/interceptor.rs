@@ -85,7 +85,8 @@ pub enum DeviceEvent {
 pub trait Interceptor: Any + Send + Sync + Debug {
     /// Whether packets may be changed, dropped or written down: all have ICRCs then, also those that go through shared
     /// memory, and a packet that was sent may not arrive. Does not change. Otherwise the interceptor is shown packets that
-    /// have arrived and decides nothing: `verdict`, `arrivals`, `send`, `settle` and `take_broken` are not called.
+    /// have arrived and decides nothing: `verdict`, `arrivals`, `send`, `send_due`, `settle`, `take_broken`, `next_due` and
+    /// `device_events` are not called.
     fn touches_packets(&self) -> bool;
 
     /// Whether it watches or bends requests that succeed: then none goes to a peer's memory without packets.

@@ -199,7 +199,7 @@ impl Device {
         run: RxBatch<'_>,
     ) -> bool {
         let mut accepted = false;
-        if !interceptor.touches_packets()
+        if !self.touches_packets
             && let Some(first) = run.datagrams().next()
             && super::intercept::is_seen_by_its_first(&run)
         {

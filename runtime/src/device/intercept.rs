@@ -44,16 +44,20 @@ impl Device {
         }
     }
 
-    /// Returns when the interceptor has something to do.
-    pub(super) fn intercept_due(&self) -> Option<Instant> {
-        self.interceptor().and_then(|interceptor| interceptor.next_due())
+    /// Returns the interceptor if it touches packets.
+    #[inline]
+    pub(crate) fn packet_interceptor(&self) -> Option<&Arc<dyn Interceptor>> {
+        if self.touches_packets { self.interceptor() } else { None }
     }
 
-    /// Does what the interceptor wants done after a call into an engine.
+    /// Returns when the interceptor has something to do.
+    pub(super) fn intercept_due(&self) -> Option<Instant> {
+        self.packet_interceptor().and_then(|interceptor| interceptor.next_due())
+    }
+
+    /// Does what an interceptor that touches packets wants done after a call into an engine.
+    #[cold]
     pub(super) fn attend(&self, interceptor: &Arc<dyn Interceptor>, work: &mut TxContext) {
-        if !interceptor.touches_packets() {
-            return;
-        }
         for qpn in interceptor.take_broken() {
             if let Some(qp) = self.qp(qpn) {
                 qp.drive(work, |engine, io| engine.fail(io));

@@ -21,7 +21,7 @@ impl Device {
         if work.notifications.has_news() {
             self.tell_all(work);
         }
-        if let Some(interceptor) = self.interceptor() {
+        if let Some(interceptor) = self.packet_interceptor() {
             self.attend(interceptor, work);
         }
     }

@@ -78,7 +78,8 @@ impl Device {
             port.offer(export);
             receiver.import(&port);
         }
-        if interceptor.as_ref().is_some_and(|interceptor| interceptor.touches_packets()) {
+        let touches_packets = interceptor.as_ref().is_some_and(|interceptor| interceptor.touches_packets());
+        if touches_packets {
             port.keep_icrcs();
         }
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
@@ -106,6 +107,7 @@ impl Device {
             is_settled: AtomicBool::new(false),
             counters,
             interceptor,
+            touches_packets,
             final_counters,
             has_quirks,
             listeners: PortEvents::new(),

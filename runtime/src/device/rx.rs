@@ -212,7 +212,6 @@ impl Device {
     }
 
     /// Receives some packets by way of the interceptor, and those that it had held back; returns how many.
-    #[cold]
     fn receive_intercepted(
         &self,
         receiver: &mut Receiver,
@@ -220,7 +219,7 @@ impl Device {
         interceptor: &Arc<dyn Interceptor>,
     ) -> usize {
         let packets = receiver.receive(&self.port, BUDGET, &mut |run| self.take_intercepted(to, interceptor, run));
-        if interceptor.touches_packets() {
+        if self.touches_packets {
             return packets + self.take_arrivals(to, interceptor);
         }
         interceptor.flush();

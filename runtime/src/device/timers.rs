@@ -75,7 +75,7 @@ impl Device {
     pub(crate) fn run_timers(&self, now: Instant) {
         self.moderated.expire(now);
         self.tell_overruns();
-        if let Some(interceptor) = self.interceptor() {
+        if let Some(interceptor) = self.packet_interceptor() {
             self.release_held(interceptor, now);
         }
         if self.gsi_timer.is_over(now)

@@ -64,7 +64,7 @@ enum Work {
 /// [interceptor](crate::interceptor) that touches packets and so is to see what happens in their order, queue pairs ask where they
 /// receive.
 pub(crate) fn start(device: &Arc<Device>) {
-    if device.interceptor().is_some_and(|interceptor| interceptor.touches_packets()) {
+    if device.packet_interceptor().is_some() {
         return;
     }
     let rx = device.xrc_rx();

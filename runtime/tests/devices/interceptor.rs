@@ -83,7 +83,9 @@ impl Interceptor for Seen {
         unreachable!("it touches no packets")
     }
 
-    fn send_due(&self, _now: Instant, _batch: &mut TxBatch, _port: &Port) {}
+    fn send_due(&self, _now: Instant, _batch: &mut TxBatch, _port: &Port) {
+        unreachable!("it touches no packets")
+    }
 
     fn flush(&self) {}
 
@@ -107,11 +109,11 @@ impl Interceptor for Seen {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        None
+        unreachable!("it touches no packets")
     }
 
     fn device_events(&self, _now: Instant) -> Vec<DeviceEvent> {
-        Vec::new()
+        unreachable!("it touches no packets")
     }
 
     fn removed(&self) {}
