@@ -236,8 +236,9 @@ impl Reliable {
         if let Some((_, status)) = self.selective.refused.filter(|(psn, _)| psn.distance_from(snd_una) <= 0) {
             return Err(Failure::Front(status));
         }
-        let is_over = |board: &Scoreboard| board.outstanding() == 0 || (board.is_idle() && !board.has_news());
-        if self.selective.board().is_some_and(is_over) {
+        // It counts what arrives on each of several paths.
+        let counts_arrivals = self.selective.paths.is_some();
+        if self.selective.board().is_some_and(|board| board.is_over(counts_arrivals)) {
             self.selective.board = None;
         }
         Ok(())

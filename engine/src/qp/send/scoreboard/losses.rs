@@ -55,6 +55,17 @@ impl Scoreboard {
         packets
     }
 
+    /// Whether what some PSN waits for is overtaken.
+    pub(super) fn is_any_overtaken(&self) -> bool {
+        let mut responded = None;
+        self.entries.iter().rev().any(|entry| {
+            if entry.responded && responded.is_none_or(|number| is_before(number, entry.number)) {
+                responded = Some(entry.number);
+            }
+            entry.overtaking(self.newest, self.answered, responded) > 0
+        })
+    }
+
     /// Finds out whether what a PSN waits for is overtaken, and lost. Returns how many packets are.
     #[inline]
     fn judge(&mut self, at: usize, responded: Option<u32>, timing: &Timing, reordering: &Reordering) -> u32 {

@@ -132,9 +132,11 @@ impl Scoreboard {
         self.lost
     }
 
-    /// Whether three PSNs say all again.
-    pub(super) const fn is_idle(&self) -> bool {
-        self.delivered == 0 && self.lost == 0 && self.again == 0
+    /// Whether three PSNs say all again: nothing behind the oldest PSN has arrived, none is lost, and none was overtaken by what was
+    /// sent again. News of arrivals alone keep no scoreboard: while packets stream, there always are some. If `counts_arrivals`, they do.
+    pub(super) fn is_over(&self, counts_arrivals: bool) -> bool {
+        let is_idle = self.delivered == 0 && self.lost == 0 && self.again == 0;
+        self.entries.is_empty() || (is_idle && !(counts_arrivals && self.has_news) && !self.is_any_overtaken())
     }
 
     /// Returns the knowledge of a PSN that is not acknowledged.
@@ -363,3 +365,6 @@ impl Scoreboard {
 const fn is_before(number: u32, other: u32) -> bool {
     number.wrapping_sub(other).cast_signed() < 0
 }
+
+#[cfg(test)]
+mod tests;

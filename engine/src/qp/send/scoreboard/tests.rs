@@ -1,0 +1,49 @@
+use super::*;
+
+const ROUND_TRIP: u64 = 10_000;
+
+fn timing(now: u64) -> Timing {
+    Timing { now: Instant::from_nanos(now), round_trip: ROUND_TRIP }
+}
+
+/// A scoreboard of 16 packets, the first of which was lost and sent again.
+fn first_sent_again(reordering: &mut Reordering) -> Scoreboard {
+    let mut board = Scoreboard::new(Psn::new(0), Psn::new(16), Psn::new(16), &VecDeque::new(), |_| 0);
+    assert!(board.requests_kept(Psn::new(0), Bitmap::new(&[0xF0, 0, 0, 0]).unwrap(), &timing(0), reordering));
+    assert_eq!(board.find_lost(&timing(0), reordering), 1);
+    assert!(!board.is_over(false), "one is to be sent again");
+    board.sent_again(Psn::new(0), 1, timing(0).now, 0);
+    assert!(!board.is_over(false), "it is under way");
+    board
+}
+
+/// While packets stream there is news whenever an acknowledgement comes.
+#[test]
+fn a_scoreboard_ends_when_the_gap_is_filled() {
+    let mut reordering = Reordering::default();
+    let mut board = first_sent_again(&mut reordering);
+    (0..16).for_each(|_| board.sent(1, false, 0));
+    // All that were sent before the first was sent again.
+    board.carried_out(Psn::new(16), &timing(ROUND_TRIP), &mut reordering);
+    board.forget(16);
+    assert_eq!(board.outstanding(), 16);
+    assert!(board.has_news() && board.is_over(false));
+    assert!(!board.is_over(true), "several paths: what has arrived is not counted yet");
+}
+
+#[test]
+fn a_packet_overtaken_by_one_sent_again_keeps_the_scoreboard() {
+    let mut reordering = Reordering::default();
+    let mut board = first_sent_again(&mut reordering);
+    board.sent(1, false, 0);
+    board.carried_out(Psn::new(15), &timing(ROUND_TRIP), &mut reordering);
+    board.forget(15);
+    assert!(!board.is_over(false), "the last packet was sent before");
+    assert_eq!(board.find_lost(&timing(ROUND_TRIP), &mut reordering), 0, "one alone may be late");
+    let window = reordering.window(ROUND_TRIP);
+    assert!(!board.is_over(false) && board.deadline(window).is_some());
+    let late = timing(ROUND_TRIP + window);
+    board.handle_timeout(late.now, window);
+    assert_eq!(board.find_lost(&late, &mut reordering), 1);
+    assert_eq!(board.next_lost(), Some((Psn::new(15), 1)));
+}
