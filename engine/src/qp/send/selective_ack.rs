@@ -45,7 +45,9 @@ impl Reliable {
             self.selective.board = Some(Box::new(board));
             // What a probe has asked for is known to be lost.
             self.probe.gone_back();
-            self.skip_to_snd_max();
+            if self.snd_nxt != self.snd_max {
+                self.skip_to_snd_max();
+            }
             self.implied_nak_at = None;
         }
         self.selective.board.get_or_insert_default()

@@ -74,7 +74,8 @@ impl Scoreboard {
         reads: &VecDeque<Span>,
         path: impl Fn(Psn) -> u8,
     ) -> Self {
-        let entries = VecDeque::with_capacity(snd_max.advance_from(snd_una) as usize + 1);
+        // Until the first is acknowledged, about as many more are sent.
+        let entries = VecDeque::with_capacity(2 * snd_max.advance_from(snd_una) as usize + 1);
         let mut board = Self { snd_una, cumulative: snd_una, newest_end: snd_una, entries, ..Self::default() };
         for behind in 0..snd_max.advance_from(snd_una) {
             let psn = snd_una.add(behind);
