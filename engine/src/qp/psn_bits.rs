@@ -32,6 +32,41 @@ impl PsnBits {
         }
     }
 
+    /// Whether the bit of `psn` is set.
+    pub(super) fn is_set(&self, psn: Psn) -> bool {
+        let (word, bit) = Self::place(psn);
+        self.0.get(word).is_some_and(|word| word << bit >> 31 != 0)
+    }
+
+    /// Number of PSNs in a row from `first` on whose bits are set.
+    pub(super) fn run(&self, first: Psn) -> u32 {
+        let mut run = 0;
+        while (run as usize) < Self::PSNS {
+            let more = self.word(first.add(run)).leading_ones();
+            run += more;
+            if more < 32 {
+                break;
+            }
+        }
+        run
+    }
+
+    /// Clears the bits of `count` PSNs from `first` on. Returns how many of them were set.
+    pub(super) fn clear(&mut self, first: Psn, count: u32) -> u32 {
+        let (mut done, mut cleared) = (0, 0);
+        while done < count {
+            let (word, bit) = Self::place(first.add(done));
+            let len = (32 - bit).min(count - done);
+            if let Some(word) = self.0.get_mut(word) {
+                let mask = Self::first(len) >> bit;
+                cleared += (*word & mask).count_ones();
+                *word &= !mask;
+            }
+            done += len;
+        }
+        cleared
+    }
+
     /// The bits of 32 PSNs from `psn` on.
     pub(super) fn word(&self, psn: Psn) -> u32 {
         let (word, bit) = Self::place(psn);
@@ -87,6 +122,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn rows_of_bits() {
+        for base in [0, 17, 2047, (1 << 24) - 40] {
+            let (base, mut bits) = (Psn::new(base), PsnBits::default());
+            (3..80).for_each(|behind| bits.set(base.add(behind), true));
+            assert_eq!([0, 3, 40, 79, 80].map(|behind| bits.run(base.add(behind))), [0, 77, 40, 1, 0], "{base:?}");
+            assert_eq!([2, 3, 79, 80].map(|behind| bits.is_set(base.add(behind))), [false, true, true, false]);
+            assert_eq!((bits.clear(base, 5), bits.clear(base.add(70), 1000), bits.clear(base, 0)), (2, 10, 0));
+            assert_eq!((bits.run(base.add(4)), bits.run(base.add(5))), (0, 65));
+            assert_eq!(bits.clear(base, 1 << 11), 65);
+        }
+        let mut all = PsnBits::default();
+        (0..2048).for_each(|psn| all.set(Psn::new(psn), true));
+        assert_eq!(all.run(Psn::new(7)), 2048);
     }
 
     #[test]

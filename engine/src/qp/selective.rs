@@ -193,7 +193,11 @@ impl<H: Host> QueuePair<H> {
 
     /// Carries out what was kept and is expected now.
     pub(super) fn execute_kept(&mut self, io: &mut Io<'_, H>) {
-        while let Some(kept) = self.responder.take_kept() {
+        loop {
+            if self.pass_stored(io) {
+                continue;
+            }
+            let Some(kept) = self.responder.take_kept() else { break };
             let packet = kept.packet();
             self.responder.is_stored = kept.is_stored();
             let goes_on = self.state.receives() && self.handle_expected(io, &packet, packet.bth().opcode.info());

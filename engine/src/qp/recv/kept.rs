@@ -1,7 +1,7 @@
 //! Requests that came before one that is missing: kept until it comes, when the peer takes part in selective repeat.
 //!
 //! They are kept whole and carried out in order, so that nothing that a consumer can see depends on the order in which
-//! they came. The bytes of one may be [stored](super::placement) already.
+//! they came. The bytes of one may be [stored](super::placement) already: of such a packet, the middle of a WRITE, two bits are kept.
 //!
 //! Memory stays for the next gap: an allocator that gives it back to the system has the system clear it again, which takes longer
 //! than to receive the packets.
@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use urxe_wire::{Bitmap, Packet, Psn};
+use urxe_wire::{Bitmap, Header, Packet, Psn};
 
 use super::kept_packet::{Keeping, KeptPacket, Payload, STORED};
 use super::upcoming::Upcoming;
@@ -45,11 +45,15 @@ pub(in crate::qp) struct Kept {
     base: Psn,
     /// Places of the PSNs from `base` on.
     places: VecDeque<Option<KeptPacket>>,
-    packets: usize,
-    /// Which places are taken.
+    packets: u32,
+    /// The PSN behind all that are kept, while some are.
+    end: Psn,
+    /// PSNs of packets that are kept.
     bits: PsnBits,
-    /// PSNs of packets whose bytes are stored already.
+    /// PSNs of those whose bytes are stored already. They have no places.
     pub(super) stored: PsnBits,
+    /// Header and length of one of these. They differ in PSN and AckReq.
+    middle: Option<(Header, u16)>,
     /// WRITEs behind the message under way.
     pub(super) upcoming: Upcoming,
     /// Buffers of packets that were carried out.
@@ -67,8 +71,10 @@ impl Kept {
             base: Psn::default(),
             places: VecDeque::new(),
             packets: 0,
+            end: Psn::default(),
             bits: PsnBits::default(),
             stored: PsnBits::default(),
+            middle: None,
             upcoming: Upcoming::default(),
             spare: Vec::new(),
             bytes: 0,
@@ -76,42 +82,49 @@ impl Kept {
         }
     }
 
-    /// Keeps a packet that came while `expected` was missing. `store` is asked once, if it is kept: whether its bytes are stored now.
+    /// Keeps a packet that came while `expected` was missing. `store` is asked once, unless it came before or
+    /// is too far behind: whether its bytes are stored now.
     pub(in crate::qp) fn keep(&mut self, expected: Psn, packet: &Packet<'_>, store: impl FnOnce() -> bool) -> Keeping {
         self.rests_until = None;
         self.advance(expected);
-        let behind = packet.bth().psn.advance_from(expected) as usize;
+        let psn = packet.bth().psn;
+        let behind = psn.advance_from(expected) as usize;
         if behind > usize::from(WINDOW) {
             return Keeping::NoRoom;
         }
-        if self.places.get(behind).is_some_and(Option::is_some) {
+        if self.bits.is_set(psn) {
             return Keeping::Duplicate;
         }
+        let len = u16::try_from(packet.payload.len()).ok().filter(|len| usize::from(*len) <= STORED.len());
+        if let Some(len) = len.filter(|_| store()) {
+            self.stored.set(psn, true);
+            self.middle = Some((packet.header, len));
+        } else if !self.place(behind, packet) {
+            return Keeping::NoRoom;
+        }
+        self.bits.set(psn, true);
+        if self.packets == 0 || psn.distance_from(self.end) >= 0 {
+            self.end = psn.next();
+        }
+        self.packets += 1;
+        Keeping::Kept
+    }
+
+    /// Copies a packet to its place, if there is so much memory.
+    fn place(&mut self, behind: usize, packet: &Packet<'_>) -> bool {
         let wanted = behind + 1;
         let capacity = self.places.capacity();
         if capacity < wanted {
             // Places double, so that they are seldom moved.
             let more = wanted.max(2 * capacity).min(usize::from(WINDOW) + 1);
             if !self.take_memory((more - capacity) * PLACE) {
-                return Keeping::NoRoom;
+                return false;
             }
             self.places.reserve_exact(more - self.places.len());
         }
-        let len = u16::try_from(packet.payload.len()).ok().filter(|len| usize::from(*len) <= STORED.len());
-        let payload = match len.filter(|_| store()) {
-            Some(len) => Payload::Stored(len),
-            None => {
-                let Some(mut bytes) = self.buffer(packet.payload.len()) else { return Keeping::NoRoom };
-                bytes.extend_from_slice(packet.payload);
-                Payload::Bytes(bytes)
-            }
-        };
-        self.packets += 1;
-        self.bits.set(packet.bth().psn, true);
-        if matches!(payload, Payload::Stored(_)) {
-            self.stored.set(packet.bth().psn, true);
-        }
-        let kept = Some(KeptPacket { header: packet.header, payload });
+        let Some(mut bytes) = self.buffer(packet.payload.len()) else { return false };
+        bytes.extend_from_slice(packet.payload);
+        let kept = Some(KeptPacket { header: packet.header, payload: Payload::Bytes(bytes) });
         match self.places.get_mut(behind) {
             Some(place) => *place = kept,
             None => {
@@ -121,10 +134,10 @@ impl Kept {
                 self.places.push_back(kept);
             }
         }
-        Keeping::Kept
+        true
     }
 
-    /// The packet of this PSN, if it is kept.
+    /// The packet of this PSN, if it is kept whole.
     pub(in crate::qp) fn get(&self, psn: Psn) -> Option<&KeptPacket> {
         self.places.get(psn.advance_from(self.base) as usize)?.as_ref()
     }
@@ -166,11 +179,22 @@ impl Kept {
     /// Takes the packet that is expected now, if it is here. [`recycle`](Self::recycle) takes it back.
     pub(in crate::qp) fn take(&mut self, expected: Psn) -> Option<KeptPacket> {
         self.advance(expected);
+        if self.stored.clear(expected, 1) > 0 {
+            self.bits.set(expected, false);
+            self.packets -= 1;
+            let (mut header, len) = self.middle?;
+            header.bth.psn = expected;
+            return Some(KeptPacket { header, payload: Payload::Stored(len) });
+        }
         let kept = self.places.front_mut()?.take()?;
-        self.packets -= 1;
-        self.bits.set(expected, false);
-        self.stored.set(expected, false);
+        self.packets -= self.bits.clear(expected, 1);
         Some(kept)
+    }
+
+    /// Number of packets in a row from `expected` on, all of one WRITE, whose bytes are stored already, and the length of each.
+    pub(in crate::qp) fn stored_run(&self, expected: Psn) -> Option<(u32, u16)> {
+        let (_, len) = self.middle?;
+        Some((self.stored.run(expected), len)).filter(|(packets, _)| *packets > 0)
     }
 
     /// Takes back a packet that was carried out.
@@ -209,13 +233,15 @@ impl Kept {
         }
         self.upcoming.forget(expected);
         let first = core::mem::replace(&mut self.base, expected);
-        for (_, nth) in (0..by.min(self.places.len())).zip(0..) {
+        for _ in 0..by.min(self.places.len()) {
             if let Some(Some(kept)) = self.places.pop_front() {
-                self.packets -= 1;
-                self.bits.set(first.add(nth), false);
-                self.stored.set(first.add(nth), false);
                 self.recycle(kept);
             }
+        }
+        if self.packets > 0 {
+            let passed = u32::try_from(by).unwrap_or(u32::MAX).min(u32::from(WINDOW) + 1);
+            self.packets -= self.bits.clear(first, passed);
+            self.stored.clear(first, passed);
         }
     }
 
@@ -231,8 +257,7 @@ impl Kept {
 
     /// Bytes of the bitmap of what is kept.
     pub(in crate::qp) fn bitmap_len(&self) -> usize {
-        let last = self.places.iter().rposition(Option::is_some).unwrap_or(0);
-        Bitmap::len_for(last)
+        if self.is_empty() { 0 } else { Bitmap::len_for(self.end.sub(1).advance_from(self.base) as usize) }
     }
 
     /// Writes that bitmap.

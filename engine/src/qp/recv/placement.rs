@@ -16,7 +16,7 @@ use crate::access::Access;
 use crate::host::{Host, Io};
 use crate::memory::{self, AccessRequest, MemoryOp};
 use crate::qp::QueuePair;
-use crate::quirks::Quirks as _;
+use crate::quirks::{AckPolicy, Quirks as _};
 
 /// Place of bytes: those from this offset on of the message of a RETH.
 #[derive(Clone, Copy, Debug)]
@@ -84,5 +84,31 @@ impl<H: Host> QueuePair<H> {
         let whole = ask(self.peer(io), &place.reth, Access::REMOTE_WRITE);
         let part = AccessRequest { va, length: payload.len() as u64, ..whole };
         memory::access(io.memory, &part, MemoryOp::Write(payload)).is_ok()
+    }
+
+    /// Carries out the packets in a row that are expected now and whose bytes are stored already, all by one check of their memory.
+    /// False where there are none, or one of them is to be refused: whoever takes them one after the other finds out which.
+    pub(in crate::qp) fn pass_stored(&mut self, io: &Io<'_, H>) -> bool {
+        let Some(kept) = &self.responder.kept else { return false };
+        let Some(Inbound::Write { reth, received }) = self.responder.inbound else { return false };
+        let quirks = &self.config.quirks;
+        let may = self.state.receives()
+            && self.attr.access.contains(Access::REMOTE_WRITE)
+            && quirks.writes().is_none()
+            && quirks.acks() != AckPolicy::PerPacket;
+        let Some((packets, len)) = kept.stored_run(self.responder.expected).filter(|_| may) else { return false };
+        let length = u64::from(packets) * u64::from(len);
+        let total = u64::from(received) + length;
+        let (Ok(total), Some(va)) = (u32::try_from(total), reth.va.checked_add(received.into())) else { return false };
+        if total >= reth.dma_len || usize::from(len) != self.attr.path_mtu.bytes() {
+            return false;
+        }
+        let part = AccessRequest { va, length, ..ask(self.peer(io), &reth, Access::REMOTE_WRITE) };
+        if memory::access(io.memory, &part, MemoryOp::Look).is_err() {
+            return false;
+        }
+        self.responder.skip(packets, 0);
+        self.responder.inbound = Some(Inbound::Write { reth, received: total });
+        true
     }
 }

@@ -115,7 +115,7 @@ impl Responder {
         self.established
     }
 
-    /// Takes requests for done that the peer has carried out itself.
+    /// Takes requests for done: the peer has carried them out itself, or these are packets whose bytes are stored.
     pub(in crate::qp) fn skip(&mut self, psns: u32, messages: u32) {
         self.expected = self.expected.add(psns);
         self.msn = Msn::new(self.msn.get().wrapping_add(messages));
