@@ -240,7 +240,9 @@ impl Reliable {
         }
         // It counts what arrives on each of several paths.
         let counts_arrivals = self.selective.paths.is_some();
-        if self.selective.board().is_some_and(|board| board.is_over(counts_arrivals)) {
+        // A refusal waits with it for the answers to the requests before.
+        let is_over = |board: &Scoreboard| self.selective.refused.is_none() && board.is_over(counts_arrivals);
+        if self.selective.board().is_some_and(is_over) {
             self.selective.board = None;
         }
         Ok(())
