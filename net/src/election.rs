@@ -123,11 +123,11 @@ impl Role {
     }
 
     /// The connection to who has the wills of this process: the owner, or if it is this, the first of its followers.
-    pub(crate) fn successor(&self) -> Option<RawFd> {
+    pub(crate) fn successor(&self) -> Option<&Fd> {
         match self {
             Self::Candidate | Self::Guest { .. } => None,
-            Self::Follower { owner } => Some(owner.as_raw_fd()),
-            Self::Leader { followers, .. } => followers.first().map(AsRawFd::as_raw_fd),
+            Self::Follower { owner } => Some(owner),
+            Self::Leader { followers, .. } => followers.first(),
         }
     }
 

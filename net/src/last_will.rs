@@ -2,11 +2,11 @@
 //!
 //! A kernel tells the peers of a process that was killed that its connections are over. Here the process itself would
 //! have to, so it leaves what it would say with a neighbour, which is there anyhow: the owner of its address, or, if it
-//! is the owner, its first follower. The two are connected over a socket (owner.rs); when that hangs up, the
+//! is the owner, its first follower. The two are connected over a socket (election.rs); when that hangs up, the
 //! neighbour says it. A process that is alone on its host leaves its wills with a [keeper](crate::last_will_keeper), if there is one;
 //! otherwise its peers find out as they would about a host without power.
 //!
-//! Neighbours of other users have no part in this (owner.rs): a will names connections, and who knows their names can end
+//! Neighbours of other users have no part in this (election.rs): a will names connections, and who knows their names can end
 //! them; and whoever may leave wills has the neighbour send them.
 //!
 //! Over the connection go wills, and names alone of wills that are taken back. What does not fit into the connection is

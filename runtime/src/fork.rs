@@ -19,7 +19,7 @@ use crate::progress::several_devices;
 /// How many forks away from the process that loaded us: what was made at another generation is dead.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Ports open in this process. Held over a fork, so that the child finds it whole.
+/// Devices open in this process. Held over a fork, so that the child finds it whole.
 static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
 /// A device is being opened; taken before [`DEVICES`].

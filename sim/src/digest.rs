@@ -1,4 +1,4 @@
-//! Fingerprint of what happens: two runs that have the same went the same way.
+//! Digest of events: equal for runs that went the same way.
 
 use std::hash::{DefaultHasher, Hasher};
 

@@ -52,7 +52,7 @@ impl Cable<'_> {
     /// Output of a program of infiniband-diags below `urxe run` on a host, when it has found an answer.
     pub fn ask(&self, host: usize, words: &[&str]) -> Result<String> {
         let words = [&INFINIBAND[..], words].concat();
-        Ok(ask_again(|| self.hosts[host].try_run(&self.urxe, &words))?.stdout)
+        Ok(ask_again(|| self.hosts[host].try_run(&self.urxe, &words))?.success()?.stdout)
     }
 
     /// The log of opensm on a host.

@@ -40,8 +40,8 @@ struct Successor {
 }
 
 impl Successor {
-    fn new(fd: RawFd) -> Self {
-        Self { fd, identity: Identity::of(fd).ok() }
+    fn new(connection: &Fd) -> Self {
+        Self { fd: connection.as_raw_fd(), identity: connection.identity() }
     }
 
     /// The connection, if it is still what it was: the application may have closed it, and use its number.
@@ -110,7 +110,7 @@ impl OwnLastWills {
     }
 
     /// Appoints the successor of an address: the connection to the process that keeps its last wills.
-    pub(crate) fn appoint(&self, local: Gid, successor: Option<RawFd>) {
+    pub(crate) fn appoint(&self, local: Gid, successor: Option<&Fd>) {
         let mut own = self.own();
         let successor = successor.map(Successor::new);
         let before = match successor {
@@ -183,16 +183,22 @@ mod tests {
     fn nothing_is_said_to_another_socket_under_the_number() {
         let pair = || Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap();
         let ((connection, neighbour), (other, other_end)) = (pair(), pair());
+        let set = FdSet::new().unwrap();
+        let connection = set.adopt(connection).unwrap();
         let heard = |end: &Socket| recv_parts(end.as_raw_fd(), [&mut [0; LEN], &mut [0]]).unwrap();
-        let (wills, fds) = (OwnLastWills::default(), FdSet::new().unwrap());
+        let wills = OwnLastWills::default();
         let will = LastWill { name: 1, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] };
-        wills.appoint(will.local, Some(connection.as_raw_fd()));
-        wills.set(&fds, will.clone());
+        wills.appoint(will.local, Some(&connection));
+        wills.set(&set, will.clone());
         assert_eq!(heard(&neighbour), Some(LEN));
         // SAFETY: replaces what is under the number of `connection`, which only closes it.
         let replaced = unsafe { libc::dup3(other.as_raw_fd(), connection.as_raw_fd(), libc::O_CLOEXEC) };
         assert_eq!(replaced, connection.as_raw_fd());
-        wills.set(&fds, will);
+        wills.set(&set, will.clone());
+        wills.appoint(will.local, None);
+        wills.appoint(will.local, Some(&connection));
         assert_eq!(heard(&other_end), None);
+        // SAFETY: the end of a number that its owner leaves alone.
+        assert_eq!(unsafe { libc::close(connection.as_raw_fd()) }, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The interface of a port, which may change, go down and go.
+//! Interface of a port: link changes and removal.
 
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

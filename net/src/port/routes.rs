@@ -1,4 +1,4 @@
-//! Ways from a port to its peers, and multicast groups.
+//! Routes from a port to its peers, and multicast groups.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};

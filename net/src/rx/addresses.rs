@@ -132,7 +132,7 @@ impl Receiver {
     }
 
     pub(super) fn dismiss(&mut self, index: usize, fd: RawFd, port: &Port) {
-        if self.roles.get(index).and_then(Role::successor) == Some(fd) {
+        if self.roles.get(index).and_then(Role::successor).map(AsRawFd::as_raw_fd) == Some(fd) {
             self.dismiss_successor(index, port);
         }
         let Some(role) = self.roles.get_mut(index) else { return };
@@ -147,7 +147,7 @@ impl Receiver {
     /// The connection to the owner of an address has something to say.
     pub(super) fn hear_owner(&mut self, index: usize, port: &Port) {
         let Some(role) = self.roles.get(index) else { return };
-        match role.successor() {
+        match role.successor().map(AsRawFd::as_raw_fd) {
             Some(owner) if self.last_wills.hear(owner) => self.begin_last_wills(port),
             Some(_) => {
                 self.vacate(index, port);

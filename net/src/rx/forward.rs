@@ -256,6 +256,8 @@ pub(super) fn forward(
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd;
+
     use urxe_wire::Gid;
 
     use super::*;
@@ -269,6 +271,27 @@ mod tests {
             assert_eq!(forwarder.forward(&fds, Mailbox::Block(0), &header(), b"payload"), Forwarded::Unknown);
         }
         assert!(forwarder.spare.is_some() && forwarder.connected.is_empty());
+        let spare = |forwarder: &Forwarder| forwarder.spare.as_ref().map(AsRawFd::as_raw_fd);
+        let first = spare(&forwarder);
+        assert_eq!(forwarder.forward(&fds, Mailbox::Block(0), &header(), b"payload"), Forwarded::Unknown);
+        assert_eq!(spare(&forwarder), first);
+    }
+
+    /// An application that closes all descriptors may have a socket of its own under the number of the spare one.
+    #[test]
+    fn a_socket_of_the_application_is_no_spare_one() {
+        let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
+        assert_eq!(forwarder.forward(&fds, Mailbox::Block(0), &header(), b"payload"), Forwarded::Unknown);
+        let spare = forwarder.spare.as_ref().unwrap().as_raw_fd();
+        let theirs = UnixDatagram::unbound().unwrap();
+        // SAFETY: replaces what is under a number that nobody but the forwarder knows, which leaves it alone from now on.
+        let under = unsafe { libc::dup3(theirs.as_raw_fd(), spare, libc::O_CLOEXEC) };
+        // SAFETY: a new descriptor, which nobody else closes.
+        let under = UnixDatagram::from(unsafe { OwnedFd::from_raw_fd(under) });
+        let mailbox = mailbox(service(2000));
+        assert_eq!(forwarder.forward(&fds, service(2000), &header(), b"payload"), Forwarded::Sent);
+        assert!(mailbox.recv(&mut [0; 100]).is_ok());
+        assert_eq!(under.peer_addr().unwrap_err().kind(), io::ErrorKind::NotConnected);
     }
 
     /// A mailbox with a name of no block that is given out.

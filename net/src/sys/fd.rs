@@ -113,7 +113,10 @@ impl FdSet {
 
     /// Stops watching a descriptor.
     pub(crate) fn unwatch(&self, fd: RawFd) {
-        epoll_remove(self.epoll, fd);
+        // The application may watch the number by an epoll instance of its own.
+        if self.check().is_ok() {
+            epoll_remove(self.epoll, fd);
+        }
     }
 
     /// The keys of up to `N` watched descriptors that are ready now.
@@ -204,10 +207,14 @@ impl AsRawFd for Fd {
 }
 
 impl Fd {
+    /// Identity of the open file when it was adopted; none if it could not be found out.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.set.slot(self.index).and_then(|slot| *lock(&slot.identity))
+    }
+
     /// Whether the number still is what it was, as far as that can be told.
     pub(crate) fn is_ours(&self) -> bool {
-        let identity = self.set.slot(self.index).and_then(|slot| *lock(&slot.identity));
-        identity.is_none_or(|identity| identity.is_under(self.raw))
+        self.identity().is_none_or(|identity| identity.is_under(self.raw))
     }
 }
 
@@ -286,6 +293,9 @@ mod tests {
             assert_eq!(watch(&set, fd.as_raw_fd(), 1).unwrap_err().raw_os_error(), Some(libc::EBADF));
         }
         assert_eq!(epoll_ready(theirs.as_raw_fd(), &mut [0; 4]), 0);
+        epoll_add(theirs.as_raw_fd(), fd.as_raw_fd(), libc::EPOLLIN, 7).unwrap();
+        set.unwatch(fd.as_raw_fd());
+        assert_eq!(epoll_ready(theirs.as_raw_fd(), &mut [0; 4]), 1);
     }
 
     #[test]

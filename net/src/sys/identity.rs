@@ -147,13 +147,17 @@ mod tests {
 
     /// Puts another open file under the number of a checked one, which must not be closed then.
     fn is_left_alone(ours: OwnedFd, other: &OwnedFd) {
-        let checked = CheckedFd::from(ours);
+        let raw = ours.as_raw_fd();
+        let given_back = CheckedFd::from(ours).into_owned().expect("it is ours");
+        assert_eq!(given_back.as_raw_fd(), raw);
+        let checked = CheckedFd::from(given_back);
         assert!(checked.is_ours());
-        let raw = checked.as_raw_fd();
         // SAFETY: replaces what is under a number that nobody but `checked` knows.
         assert_eq!(unsafe { libc::dup3(other.as_raw_fd(), raw, libc::O_CLOEXEC) }, raw);
         assert!(!checked.is_ours());
-        assert!(checked.into_owned().is_none());
+        let again = CheckedFd { raw, identity: checked.identity };
+        assert!(again.into_owned().is_none());
+        drop(checked);
         // SAFETY: a look at a flag, and the end of a number that nobody else knows.
         assert_eq!(unsafe { (libc::fcntl(raw, libc::F_GETFD), libc::close(raw)) }, (libc::FD_CLOEXEC, 0));
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One lock holds all ids and connections of the process: it is taken inside the receive token, and nothing that ends
-//! a port's thread may happen under it.
+//! a device's thread may happen under it.
 
 mod address;
 mod administration;

@@ -87,7 +87,7 @@ impl Context {
         &self.handles
     }
 
-    /// The device's port.
+    /// Returns the device of the runtime.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.shared.device
     }

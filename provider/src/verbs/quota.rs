@@ -43,7 +43,7 @@ pub(crate) struct Counted {
 }
 
 impl Quotas {
-    /// Quotas of a port that can have so many queue pair numbers.
+    /// Quotas of a device that can have so many queue pair numbers.
     pub(crate) fn new(numbers: usize) -> Self {
         let numbers = u32::try_from(numbers).unwrap_or(u32::MAX);
         Self {

@@ -1,4 +1,4 @@
-//! Giving packets to those they are for: queue pairs, handlers of management datagrams, XRC targets.
+//! Dispatch of received packets to queue pairs, handlers of management datagrams and XRC targets.
 
 use std::net::IpAddr;
 use std::sync::Arc;

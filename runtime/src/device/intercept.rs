@@ -1,4 +1,4 @@
-//! A port whose packets meet with faults that somebody asked for ([`crate::interceptor`]).
+//! A device whose packets meet with faults that somebody asked for ([`crate::interceptor`]).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Device of this process: sockets, queue pairs, regions and timers.
 //!
-//! - `open`: how it comes about;
+//! - `open`: opening;
 //! - `rx`: packets, by whoever holds the receive token;
 //! - `dispatch`: packets to those they are for;
 //! - `acks`: ACKs and responses, and what one turn did not finish;

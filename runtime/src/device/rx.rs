@@ -1,4 +1,4 @@
-//! Receiving: who holds the token takes what is in the sockets, and gives it to those it is for.
+//! Receiving: who holds the token takes what is in the sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Packets on their way out.
+//! Transmit side of a queue pair's host: fills the send batch, and flushes it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

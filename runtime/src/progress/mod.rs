@@ -166,7 +166,7 @@ impl Device {
     }
 }
 
-/// Starts the background thread of a port.
+/// Starts the background thread of a device.
 pub fn start(device: Arc<Device>) -> std::io::Result<JoinHandle<()>> {
     let run = move || {
         let _unchecked = sanitizer::Unchecked::begin();

@@ -1,4 +1,4 @@
-//! Turns of a queue pair: what it is told to do, and all that comes of it.
+//! Turns of a queue pair: requests, timers, answers and transmission under one lock.
 
 use std::sync::MutexGuard;
 

@@ -1,4 +1,4 @@
-//! Fields of a message, written and read one after another.
+//! Encoding of a message: its fields, one after another.
 
 use urxe_wire::Qpn;
 
