@@ -186,38 +186,46 @@ pub trait Memory {
     fn refused(&self, _denied: &AccessDenied, _region: Option<&Region>) {}
 }
 
-/// Touches memory as `ask` asks for, if that is granted; the region is held meanwhile. Returns what eight bytes that are
+/// Touches memory as `request` asks for, if that is granted; the region is held meanwhile. Returns what eight bytes that are
 /// changed at once were before; else 0.
 ///
 /// # Errors
 /// The [`Refusal`]; then nothing was touched, but for a [`Fault`] half way, which is [`Refusal::Unmapped`].
 // What is touched, and how, is known where this is called: nearly all of it falls away there.
 #[inline(always)]
-pub fn access<M: Memory>(memory: &M, ask: &AccessRequest, touch: MemoryOp<'_>) -> Result<u64, Refusal> {
-    // Here and for what is denied `ask` and `touch` are put together only then: they need not be in memory otherwise.
-    if memory.is_remote(ask.by) {
-        return access_remote(memory, *ask, touch);
+pub fn access<M: Memory>(memory: &M, request: &AccessRequest, op: MemoryOp<'_>) -> Result<u64, Refusal> {
+    // Here and for what is denied `request` and `op` are put together only then: they need not be in memory otherwise.
+    if memory.is_remote(request.by) {
+        return access_remote(memory, *request, op);
     }
-    let Some(region) = memory.region(ask.key) else { return Err(denied(memory, *ask, Refusal::NoSuchKey, None)) };
-    let (va, length) = match touch {
-        MemoryOp::Flush { whole: true, .. } => (region.iova, region.length),
-        _ => (ask.va, ask.length),
+    let Some(region) = memory.region(request.key) else {
+        return Err(denied(memory, *request, Refusal::NoSuchKey, None));
     };
-    let done = match region.check(ask.by, ask.access, va, length) {
-        Ok(at) => touch.carry_out(memory, (region.kind != RegionKind::Null).then_some(at), length),
+    let (va, length) = match op {
+        MemoryOp::Flush { whole: true, .. } => (region.iova, region.length),
+        _ => (request.va, request.length),
+    };
+    let done = match region.check(request.by, request.access, va, length) {
+        Ok(at) => op.carry_out(memory, (region.kind != RegionKind::Null).then_some(at), length),
         Err(refusal) => Err(refusal),
     };
-    done.map_err(|refusal| denied(memory, *ask, refusal, Some(&region)))
+    done.map_err(|refusal| denied(memory, *request, refusal, Some(&region)))
+}
+
+/// Whether an access to memory of this process would be granted. Nobody is told of a refusal.
+pub(crate) fn is_granted<M: Memory>(memory: &M, request: &AccessRequest) -> bool {
+    let AccessRequest { by, key, access, va, length } = *request;
+    !memory.is_remote(by) && memory.region(key).is_some_and(|region| region.check(by, access, va, length).is_ok())
 }
 
 #[cold]
-fn access_remote<M: Memory>(memory: &M, ask: AccessRequest, mut touch: MemoryOp<'_>) -> Result<u64, Refusal> {
-    memory.access_remote(&ask, &mut touch)
+fn access_remote<M: Memory>(memory: &M, request: AccessRequest, mut op: MemoryOp<'_>) -> Result<u64, Refusal> {
+    memory.access_remote(&request, &mut op)
 }
 
 #[cold]
-fn denied<M: Memory>(memory: &M, ask: AccessRequest, refusal: Refusal, region: Option<&Region>) -> Refusal {
-    let AccessRequest { by, key, access, va, length } = ask;
+fn denied<M: Memory>(memory: &M, request: AccessRequest, refusal: Refusal, region: Option<&Region>) -> Refusal {
+    let AccessRequest { by, key, access, va, length } = request;
     memory.refused(&AccessDenied { by, key, access, va, length, refusal }, region);
     refusal
 }

@@ -50,10 +50,10 @@ fn gather<M: Memory>(memory: &M, pd: Pd, elements: &[Sge], offset: usize, to: &m
 #[inline(always)]
 fn read<M: Memory>(memory: &M, pd: Pd, sge: &Sge, skip: usize, to: &mut [u8]) -> Result<(), Refusal> {
     let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-    memory::access(memory, &ask(pd, sge, Access::NONE, va, to.len()), MemoryOp::Read(to)).map(drop)
+    memory::access(memory, &access_request(pd, sge, Access::NONE, va, to.len()), MemoryOp::Read(to)).map(drop)
 }
 
-const fn ask(pd: Pd, sge: &Sge, access: Access, va: u64, length: usize) -> AccessRequest {
+const fn access_request(pd: Pd, sge: &Sge, access: Access, va: u64, length: usize) -> AccessRequest {
     AccessRequest { by: Accessor::Local(pd), key: sge.key(), access, va, length: length as u64 }
 }
 
@@ -74,7 +74,7 @@ pub fn scatter<M: Memory>(memory: &M, pd: Pd, list: &SgeList, offset: usize, fro
         }
         let (part, rest) = from.split_at((length - skip).min(from.len()));
         let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, &ask(pd, sge, Access::LOCAL_WRITE, va, part.len()), MemoryOp::Write(part))?;
+        memory::access(memory, &access_request(pd, sge, Access::LOCAL_WRITE, va, part.len()), MemoryOp::Write(part))?;
         (skip, from) = (0, rest);
     }
     if from.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }

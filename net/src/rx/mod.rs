@@ -27,6 +27,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use urxe_wire::{Aeth, Bth, ICRC_LEN};
+
 use crate::datagram::{Headers, RxBatch};
 use crate::election::Role;
 use crate::error::PortError;
@@ -57,8 +59,8 @@ const HITS: u32 = 128;
 const SCATTERED: u32 = 64;
 /// While single datagrams come, the look for a second one is made only once in so many.
 const PROBE: u32 = 8;
-/// Packets of one datagram after which there are hardly more: a request, and the ACK that came with it.
-const PAIR: usize = 2;
+/// Length of an ACK. A datagram of a request and an ACK, from a program that waits for the answer, is the last for now.
+const ACK: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
 /// Packets after which a call ends, whatever its budget: their sender waits for the answer, to prepare the next while
 /// these are worked on.
 const BURST: usize = 48;

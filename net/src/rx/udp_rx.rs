@@ -9,7 +9,7 @@ use urxe_wire::{Qpn, icrc};
 use super::deadline::Task;
 use super::demux::Stray;
 use super::flow::IDLE;
-use super::{BURST, Call, Meta, PAIR, PROBE, Receiver};
+use super::{ACK, BURST, Call, Meta, PROBE, Receiver};
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, Headers, dest_qpn};
 use crate::election::Role;
@@ -50,8 +50,8 @@ impl Receiver {
         self.eager = found > 1;
     }
 
-    /// Receives a datagram from the socket of this local address, or of the flow in `slot`. Returns whether it was a run of more
-    /// packets than a [`PAIR`]; `None`: there is none.
+    /// Receives a datagram from the socket of this local address, or of the flow in `slot`. Returns whether it was a run of packets,
+    /// other than a request and an [`ACK`]; `None`: there is none.
     #[inline]
     fn receive_udp(&mut self, fd: RawFd, index: usize, slot: Option<usize>, call: &mut Call<'_>) -> Option<bool> {
         let received = recv_udp(fd, &mut self.buffer)?;
@@ -70,7 +70,7 @@ impl Receiver {
         {
             add_alone(&call.port.counters().flows_closed, 1);
         }
-        Some(received.len > PAIR * received.segment)
+        Some(received.len > received.segment + ACK)
     }
 
     //= spec/hosts.md#net-005

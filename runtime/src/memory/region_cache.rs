@@ -278,11 +278,11 @@ impl Memory for RegionCache {
         is_remote(pd)
     }
 
-    fn access_remote(&self, ask: &AccessRequest, touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
+    fn access_remote(&self, request: &AccessRequest, op: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
         self.release();
-        let result = self.regions.client().ok_or(Refusal::Vanished)?.touch(ask, touch);
+        let result = self.regions.client().ok_or(Refusal::Vanished)?.access(request, op);
         result.inspect_err(|refusal| {
-            let AccessRequest { by, key, access, va, length } = *ask;
+            let AccessRequest { by, key, access, va, length } = *request;
             self.refused(&AccessDenied { by, key, access, va, length, refusal: *refusal }, None);
         })
     }

@@ -12,7 +12,7 @@ use urxe_net::qpn_registry::block_of;
 use urxe_net::{Channel, KeptFile, Port};
 use urxe_wire::Qpn;
 
-use super::message::{self, Act, Answer, Inode, Range, Request, Wqe};
+use super::message::{self, Act, Answer, Inode, Request, Wqe};
 use crate::lock;
 use crate::progress::tuning::TUNING;
 
@@ -126,11 +126,11 @@ impl Client {
         Some(owner)
     }
 
-    /// Touches memory of another process.
-    pub fn touch(&self, ask: &AccessRequest, touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
-        let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = ask.by;
+    /// Reads or writes memory of another process.
+    pub fn access(&self, request: &AccessRequest, op: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
+        let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = request.by;
         let srq = self.tables().srqs.get(&pd).cloned();
-        srq.map_or(Err(Refusal::Vanished), |srq| srq.touch(ask, touch))
+        srq.map_or(Err(Refusal::Vanished), |srq| srq.access(request, op))
     }
 
     /// Unbinds a memory window of another process.
@@ -199,11 +199,13 @@ impl RemoteSrq {
         }
     }
 
-    fn touch(&self, ask: &AccessRequest, touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
-        let (act, read) = Act::of(touch);
-        let request = match (ask.by, act) {
-            (Accessor::Remote(_, qpn), act) => Request::Access { srq: self.number, qpn, range: Range::from(ask), act },
-            (Accessor::Local(_), Act::Write(data)) => Request::Scatter { wqe: Wqe(ask.key.0), offset: ask.va, data },
+    fn access(&self, request: &AccessRequest, op: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
+        let (act, read) = Act::of(op);
+        let message = match (request.by, act) {
+            (Accessor::Remote(_, qpn), act) => Request::Access { srq: self.number, qpn, range: request.into(), act },
+            (Accessor::Local(_), Act::Write(data)) => {
+                Request::Scatter { wqe: Wqe(request.key.0), offset: request.va, data }
+            }
             // Nothing else is done with the WQEs of others.
             (Accessor::Local(_), _) => return Err(Refusal::Access),
         };
@@ -213,7 +215,7 @@ impl RemoteSrq {
             Failure::Unsure if once => Refusal::Vanished,
             Failure::Silent | Failure::Unsure => Refusal::Silent,
         };
-        let Some(read) = read else { return self.owner.done(&request).unwrap_or_else(|failure| Err(failed(failure))) };
+        let Some(read) = read else { return self.owner.done(&message).unwrap_or_else(|failure| Err(failed(failure))) };
         let copy = |answer: Answer<'_>| match answer {
             Answer::Data(data) if data.len() == read.len() => {
                 read.copy_from_slice(data);
@@ -222,7 +224,7 @@ impl RemoteSrq {
             Answer::Refused(refusal) => Err(refusal),
             _ => Err(Refusal::Vanished),
         };
-        self.owner.ask(&request, copy).unwrap_or_else(|failure| Err(failed(failure)))
+        self.owner.ask(&message, copy).unwrap_or_else(|failure| Err(failed(failure)))
     }
 }
 

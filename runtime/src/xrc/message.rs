@@ -81,16 +81,16 @@ pub(super) enum Answer<'a> {
 }
 
 impl From<&AccessRequest> for Range {
-    fn from(ask: &AccessRequest) -> Self {
-        let AccessRequest { by: _, key, access, va, length } = *ask;
+    fn from(request: &AccessRequest) -> Self {
+        let AccessRequest { by: _, key, access, va, length } = *request;
         Self { key, access, va, length }
     }
 }
 
 impl<'a> Act<'a> {
     /// Splits `touch` into the part that is sent and the buffer for bytes that are read.
-    pub(super) fn of(touch: &'a mut MemoryOp<'_>) -> (Self, Option<&'a mut [u8]>) {
-        let act = match touch {
+    pub(super) fn of(op: &'a mut MemoryOp<'_>) -> (Self, Option<&'a mut [u8]>) {
+        let act = match op {
             MemoryOp::Read(to) => return (Self::Read, Some(to)),
             MemoryOp::Look => Self::Look,
             MemoryOp::Write(data) => Self::Write(data),

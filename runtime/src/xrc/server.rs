@@ -240,7 +240,7 @@ impl Connection {
             Request::Take { srq } => self.take(device, srq),
             Request::Scatter { wqe, offset, data } => self.scatter(device, wqe, offset, data),
             Request::Access { srq, qpn, range, act } => match self.srq(device, srq) {
-                Some(srq) => touch(device, &srq, qpn, &range, act, &mut read),
+                Some(srq) => access_memory(device, &srq, qpn, &range, act, &mut read),
                 None => Answer::NotThere,
             },
             Request::Invalidate { srq, qpn, key } => match self.srq(device, srq) {
@@ -304,7 +304,7 @@ const fn answer(result: Result<u64, Refusal>) -> Answer<'static> {
 }
 
 /// Executes a remote access to memory in the SRQ's protection domain. Bytes that are read go to `room`.
-fn touch<'a>(
+fn access_memory<'a>(
     device: &Device,
     srq: &Srq,
     qpn: Qpn,
@@ -313,13 +313,13 @@ fn touch<'a>(
     room: &'a mut [u8; message::MOST],
 ) -> Answer<'a> {
     let Range { key, access: rights, va, length } = *range;
-    let ask = AccessRequest { by: Accessor::Remote(srq.pd(), qpn), key, access: rights, va, length };
-    let touch = match act {
+    let request = AccessRequest { by: Accessor::Remote(srq.pd(), qpn), key, access: rights, va, length };
+    let op = match act {
         Act::Read => {
             let Some(room) = usize::try_from(length).ok().and_then(|length| room.get_mut(..length)) else {
                 return Answer::Refused(Refusal::OutOfBounds);
             };
-            return match access(&device.memory(), &ask, MemoryOp::Read(room)) {
+            return match access(&device.memory(), &request, MemoryOp::Read(room)) {
                 Ok(_) => Answer::Data(room),
                 Err(refusal) => Answer::Refused(refusal),
             };
@@ -331,7 +331,7 @@ fn touch<'a>(
         Act::FetchAdd(add) => MemoryOp::FetchAdd(add),
         Act::Flush { persistent, whole } => MemoryOp::Flush { persistent, whole },
     };
-    answer(access(&device.memory(), &ask, touch))
+    answer(access(&device.memory(), &request, op))
 }
 
 /// The domain whose file this is, on the interface of this index.

@@ -3,7 +3,7 @@
 use urxe_wire::opcode::OpcodeInfo;
 use urxe_wire::{Ext, Packet, Psn, Reth};
 
-use super::responder::{Inbound, Verdict, ask};
+use super::responder::{Inbound, Verdict, access_request};
 use super::write_reorder::Part;
 use crate::access::Access;
 use crate::counter::CountedOps;
@@ -145,7 +145,7 @@ impl<H: Host> QueuePair<H> {
         if reth.dma_len == 0 {
             return Ok(());
         }
-        let whole = ask(self.peer(io), reth, Access::REMOTE_WRITE);
+        let whole = access_request(self.peer(io), reth, Access::REMOTE_WRITE);
         //= spec/responder.md#rsp-009
         //# All of the memory that a WRITE names MUST be checked before its first byte is stored.
         if received == 0 && payload.len() < reth.dma_len as usize {
@@ -157,10 +157,10 @@ impl<H: Host> QueuePair<H> {
             && self.config.qp_type.is_reliable()
         {
             let ends = received as usize + payload.len() >= reth.dma_len as usize;
-            return self.write_reordered(io, policy, &Part { psn, ask: part, payload, ends });
+            return self.write_reordered(io, policy, &Part { psn, request: part, payload, ends });
         }
-        let touch = if self.responder.is_stored { MemoryOp::Look } else { MemoryOp::Write(payload) };
-        memory::access(io.memory, &part, touch).map(drop)
+        let op = if self.responder.is_stored { MemoryOp::Look } else { MemoryOp::Write(payload) };
+        memory::access(io.memory, &part, op).map(drop)
     }
 
     /// A SEND or WRITE packet was carried out.

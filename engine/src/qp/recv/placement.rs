@@ -10,7 +10,7 @@ use urxe_wire::opcode::Kind;
 use urxe_wire::{Ext, Packet, Psn, Reth};
 
 use super::kept::{Kept, WINDOW};
-use super::responder::{Inbound, ask};
+use super::responder::{Inbound, access_request};
 use super::upcoming::UpcomingWrite;
 use crate::access::Access;
 use crate::host::{Host, Io};
@@ -73,7 +73,7 @@ impl<H: Host> QueuePair<H> {
         if info.kind != Kind::Write || !info.position.starts() || !fits {
             return None;
         }
-        let whole = ask(self.peer(io), &reth, Access::REMOTE_WRITE);
+        let whole = access_request(self.peer(io), &reth, Access::REMOTE_WRITE);
         let may = dma_len == 0 || memory::access(io.memory, &whole, MemoryOp::Look).is_ok();
         may.then_some(UpcomingWrite::new(psn, mtu.packets(reth.dma_len), reth))
     }
@@ -81,7 +81,7 @@ impl<H: Host> QueuePair<H> {
     /// Stores the bytes of a packet behind a gap at their place. Returns whether they are stored.
     pub(in crate::qp) fn store_early(&self, io: &Io<'_, H>, place: &Place, payload: &[u8]) -> bool {
         let Some(va) = place.reth.va.checked_add(place.offset) else { return false };
-        let whole = ask(self.peer(io), &place.reth, Access::REMOTE_WRITE);
+        let whole = access_request(self.peer(io), &place.reth, Access::REMOTE_WRITE);
         let part = AccessRequest { va, length: payload.len() as u64, ..whole };
         memory::access(io.memory, &part, MemoryOp::Write(payload)).is_ok()
     }
@@ -103,8 +103,8 @@ impl<H: Host> QueuePair<H> {
         if total >= reth.dma_len || usize::from(len) != self.attr.path_mtu.bytes() {
             return false;
         }
-        let part = AccessRequest { va, length, ..ask(self.peer(io), &reth, Access::REMOTE_WRITE) };
-        if memory::access(io.memory, &part, MemoryOp::Look).is_err() {
+        let part = AccessRequest { va, length, ..access_request(self.peer(io), &reth, Access::REMOTE_WRITE) };
+        if !memory::is_granted(io.memory, &part) {
             return false;
         }
         self.responder.skip(packets, 0);

@@ -4,7 +4,7 @@
 use urxe_wire::opcode::Kind;
 use urxe_wire::{AtomicEth, Feth, FlushLevel, Psn, Reth};
 
-use super::responder::{Replay, Verdict, ask};
+use super::responder::{Replay, Verdict, access_request};
 use super::response_queue::{ReadResponse, Response};
 use crate::access::Access;
 use crate::fault::ResponderFault;
@@ -41,8 +41,8 @@ impl<H: Host> QueuePair<H> {
         if reth.dma_len == 0 {
             return Ok(());
         }
-        let ask = ask(self.config.peer_in(pd), reth, Access::REMOTE_READ);
-        memory::access(io.memory, &ask, MemoryOp::Look).map(drop).map_err(ResponderFault::remote)
+        let request = access_request(self.config.peer_in(pd), reth, Access::REMOTE_READ);
+        memory::access(io.memory, &request, MemoryOp::Look).map(drop).map_err(ResponderFault::remote)
     }
 
     pub(in crate::qp) fn execute_atomic(
@@ -60,13 +60,13 @@ impl<H: Host> QueuePair<H> {
             return Err(ResponderFault::Misaligned);
         }
         self.check_resources()?;
-        let touch = match kind {
+        let op = match kind {
             Kind::CompareSwap => MemoryOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_add },
             _ => MemoryOp::FetchAdd(atomic.swap_add),
         };
         let (by, key) = (self.peer(io), Key(atomic.r_key.0));
-        let ask = AccessRequest { by, key, access: Access::REMOTE_ATOMIC, va: atomic.va, length: 8 };
-        let original = memory::access(io.memory, &ask, touch).map_err(ResponderFault::remote)?;
+        let request = AccessRequest { by, key, access: Access::REMOTE_ATOMIC, va: atomic.va, length: 8 };
+        let original = memory::access(io.memory, &request, op).map_err(ResponderFault::remote)?;
         let psn = self.responder.expected;
         self.responder.expected = psn.next();
         self.responder.msn = self.responder.msn.next();
@@ -97,8 +97,8 @@ impl<H: Host> QueuePair<H> {
         }
         self.check_resources()?;
         let word = payload.try_into().map_err(|_| ResponderFault::Length)?;
-        let ask = ask(self.peer(io), reth, Access::REMOTE_WRITE);
-        memory::access(io.memory, &ask, MemoryOp::WriteWord(word)).map_err(ResponderFault::remote)?;
+        let request = access_request(self.peer(io), reth, Access::REMOTE_WRITE);
+        memory::access(io.memory, &request, MemoryOp::WriteWord(word)).map_err(ResponderFault::remote)?;
         Ok(self.respond_placement(reth))
     }
 
@@ -122,8 +122,8 @@ impl<H: Host> QueuePair<H> {
             return Err(ResponderFault::QpAccess);
         }
         self.check_resources()?;
-        let touch = MemoryOp::Flush { persistent: feth.persistence, whole: feth.level == FlushLevel::Region };
-        memory::access(io.memory, &ask(self.peer(io), reth, needed), touch).map_err(ResponderFault::remote)?;
+        let op = MemoryOp::Flush { persistent: feth.persistence, whole: feth.level == FlushLevel::Region };
+        memory::access(io.memory, &access_request(self.peer(io), reth, needed), op).map_err(ResponderFault::remote)?;
         Ok(self.respond_placement(reth))
     }
 

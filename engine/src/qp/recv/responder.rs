@@ -388,6 +388,6 @@ impl<H: Host> QueuePair<H> {
 }
 
 /// Asks for all of the memory that a request names.
-pub(super) fn ask(by: Accessor, reth: &Reth, access: Access) -> AccessRequest {
+pub(super) fn access_request(by: Accessor, reth: &Reth, access: Access) -> AccessRequest {
     AccessRequest { by, key: Key(reth.r_key.0), access, va: reth.va, length: u64::from(reth.dma_len) }
 }

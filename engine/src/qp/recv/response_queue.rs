@@ -371,8 +371,8 @@ fn send_read_response<H: Host>(
         let va = read.reth.va.wrapping_add(offset as u64);
         let key = Key(read.reth.r_key.0);
         let peer = config.peer_in(read.pd);
-        let ask = AccessRequest { by: peer, key, access: Access::REMOTE_READ, va, length: len as u64 };
-        memory::access(io.memory, &ask, MemoryOp::Read(payload)).map_err(Stopped::Refused)?;
+        let request = AccessRequest { by: peer, key, access: Access::REMOTE_READ, va, length: len as u64 };
+        memory::access(io.memory, &request, MemoryOp::Read(payload)).map_err(Stopped::Refused)?;
     }
     io.network.commit();
     read.next = read.next.next();

@@ -43,7 +43,7 @@ pub(in crate::qp) struct WriteReorder {
 pub(in crate::qp) struct Part<'a> {
     pub(in crate::qp) psn: Psn,
     /// Place where its payload is to be stored.
-    pub(in crate::qp) ask: AccessRequest,
+    pub(in crate::qp) request: AccessRequest,
     pub(in crate::qp) payload: &'a [u8],
     pub(in crate::qp) ends: bool,
 }
@@ -52,18 +52,18 @@ impl WriteReorder {
     fn store<M: Memory>(&mut self, memory: &M) -> Result<(), Refusal> {
         while !self.pieces.is_empty() {
             let any = self.rng.below(self.pieces.len() as u64);
-            let (ask, bytes) = self.pieces.swap_remove(usize::try_from(any).unwrap_or(0));
-            memory::access(memory, &ask, MemoryOp::Write(&bytes))?;
+            let (request, bytes) = self.pieces.swap_remove(usize::try_from(any).unwrap_or(0));
+            memory::access(memory, &request, MemoryOp::Write(&bytes))?;
         }
         Ok(())
     }
 
     /// Where the last bytes are, if somebody has changed them and others are still to come.
     fn overtaken<M: Memory>(&self, memory: &M) -> Option<u64> {
-        let (ask, bytes) = self.tail.as_ref().filter(|_| !self.pieces.is_empty())?;
+        let (request, bytes) = self.tail.as_ref().filter(|_| !self.pieces.is_empty())?;
         let mut now = bytes.clone();
-        memory::access(memory, ask, MemoryOp::Read(&mut now)).ok()?;
-        (now != *bytes).then_some(ask.va)
+        memory::access(memory, request, MemoryOp::Read(&mut now)).ok()?;
+        (now != *bytes).then_some(request.va)
     }
 
     /// Time at which the bytes come.
@@ -86,7 +86,7 @@ impl<H: Host> QueuePair<H> {
         part: &Part<'_>,
     ) -> Result<(), Refusal> {
         // What is wrong with it is told now, as it would be without this.
-        memory::access(io.memory, &part.ask, MemoryOp::Look)?;
+        memory::access(io.memory, &part.request, MemoryOp::Look)?;
         let reorder = self.responder.reorder.get_or_insert_with(|| {
             let rng = Rng::new(policy.seed ^ u64::from(part.psn.get()));
             Box::new(WriteReorder { rng, pieces: Vec::new(), tail: None, until: None, psn: part.psn })
@@ -97,16 +97,16 @@ impl<H: Host> QueuePair<H> {
         reorder.psn = part.psn;
         let piece = |(offset, bytes): (u64, &[u8])| {
             (
-                AccessRequest { va: part.ask.va.wrapping_add(offset), length: bytes.len() as u64, ..part.ask },
+                AccessRequest { va: part.request.va.wrapping_add(offset), length: bytes.len() as u64, ..part.request },
                 bytes.to_vec(),
             )
         };
         reorder.pieces.extend((0..).step_by(PIECE).zip(part.payload.chunks(PIECE)).map(piece));
         if part.ends {
             // The last bytes of all.
-            if let Some((ask, bytes)) = reorder.pieces.pop() {
-                memory::access(io.memory, &ask, MemoryOp::Write(&bytes))?;
-                reorder.tail = Some((ask, bytes));
+            if let Some((request, bytes)) = reorder.pieces.pop() {
+                memory::access(io.memory, &request, MemoryOp::Write(&bytes))?;
+                reorder.tail = Some((request, bytes));
             }
             reorder.until = Some(io.now() + policy.gap);
         }

@@ -353,6 +353,8 @@ impl Scoreboard {
         if entry.delivered && entry.answered == Answered::No {
             entry.delivered = false;
             self.delivered -= 1;
+            // It may be overtaken already.
+            self.has_news = true;
         }
     }
 

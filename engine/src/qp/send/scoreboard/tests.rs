@@ -47,3 +47,14 @@ fn a_packet_overtaken_by_one_sent_again_keeps_the_scoreboard() {
     assert_eq!(board.find_lost(&late, &mut reordering), 1);
     assert_eq!(board.next_lost(), Some((Psn::new(15), 1)));
 }
+
+/// A packet that the responder does not have after all may be overtaken already.
+#[test]
+fn an_arrival_that_is_taken_back_is_news() {
+    let mut board = first_sent_again(&mut Reordering::default());
+    assert!(!board.has_news());
+    board.undeliver(Psn::new(9));
+    assert!(!board.has_news(), "it has not arrived");
+    board.undeliver(Psn::new(2));
+    assert!(board.has_news());
+}
