@@ -153,7 +153,7 @@ pub trait Memory {
     ///
     /// # Errors
     /// As [`access`].
-    fn access_remote(&self, _ask: &AccessRequest, _touch: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
+    fn access_remote(&self, _request: &AccessRequest, _op: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
         Err(Refusal::Vanished)
     }
 

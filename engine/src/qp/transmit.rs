@@ -25,8 +25,11 @@ impl<H: Host> QueuePair<H> {
         let path = if keeps_back { 0 } else { self.answers_path() };
         // First of all: what an ACK, or a response, tells alone is that a packet arrived that was sent again. All that were sent
         // before it, and whose arrival is not told yet, would seem to be overtaken.
-        let tells_first = !keeps_back && !self.responder.responses.has_refusal();
-        if tells_first && self.owes_selective() && !self.transmit_selective(io, path) {
+        if self.owes_selective()
+            && !keeps_back
+            && !self.responder.responses.has_refusal()
+            && !self.transmit_selective(io, path)
+        {
             return Progress::Blocked;
         }
         let SendSide::Reliable(requester) = &mut self.send else { return Progress::Idle };
