@@ -55,6 +55,12 @@ impl Cable<'_> {
         Ok(ask_again(|| self.hosts[host].try_run(&self.urxe, &words))?.success()?.stdout)
     }
 
+    /// Waits until a port is active, as a host sees it by LID.
+    pub fn wait_for_port(&self, host: usize, lid: u16) -> Result<()> {
+        let words = ["smpquery", "portinfo", &lid.to_string(), "1"];
+        wait_until("an active port", || Ok(self.say(host, &words)?.contains("Active")))
+    }
+
     /// The log of opensm on a host.
     pub fn log(&self, host: usize) -> PathBuf {
         self.dir.join(format!("opensm{host}.log"))

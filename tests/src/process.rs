@@ -1,15 +1,18 @@
 //! Programs under test: output captured, killed when dropped, waited for with a deadline.
 
 use std::fmt;
-use std::fs;
-use std::io::{BufReader, Read};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, ioctl_fionbio};
 
 /// Time that a program may take before a test gives up: far more than any needs on a slow machine that has twenty other things
 /// to do, and longer than what a program itself waits for.
@@ -17,7 +20,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Interval between two looks at a condition that is waited for.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
-/// Time in which a thread gets the processor and reads what is in a pipe.
+/// Time in which the children of a program that has ended write what they have to say.
 const BRIEFLY: Duration = Duration::from_secs(2);
 
 /// A running program. Dropping it kills it.
@@ -60,8 +63,8 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting {name} (missing? make setup)"))?;
-        let stdout = Output::collect(child.stdout.take().context("no stdout pipe")?);
-        let stderr = Output::collect(child.stderr.take().context("no stderr pipe")?);
+        let stdout = Output::collect(child.stdout.take().context("no stdout pipe")?)?;
+        let stderr = Output::collect(child.stderr.take().context("no stderr pipe")?)?;
         Ok(Self { name, child, stdout, stderr })
     }
 
@@ -178,38 +181,87 @@ fn display(command: &Command) -> String {
 /// A pipe being read by a thread, so that a talkative program never blocks.
 #[derive(Debug)]
 struct Output {
-    bytes: Arc<Mutex<Vec<u8>>>,
+    pipe: Arc<Mutex<Pipe>>,
     reader: Option<JoinHandle<()>>,
 }
 
+/// The end of a pipe that does not block, and the bytes that came out of it.
+#[derive(Debug)]
+struct Pipe {
+    file: File,
+    bytes: Vec<u8>,
+    has_ended: bool,
+}
+
+impl Pipe {
+    /// Takes all that is in the pipe.
+    fn drain(&mut self) {
+        let mut chunk = [0; 4096];
+        loop {
+            match self.file.read(&mut chunk) {
+                Ok(len @ 1..) => self.bytes.extend_from_slice(&chunk[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => {
+                    self.has_ended = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
 impl Output {
-    fn collect(pipe: impl Read + Send + 'static) -> Self {
-        let bytes = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&bytes);
+    fn collect(pipe: impl Into<OwnedFd>) -> Result<Self> {
+        let file = File::from(pipe.into());
+        ioctl_fionbio(&file, true)?;
+        let readable = file.try_clone()?;
+        let pipe = Arc::new(Mutex::new(Pipe { file, bytes: Vec::new(), has_ended: false }));
+        let shared = Arc::clone(&pipe);
         let reader = std::thread::spawn(move || {
-            let mut pipe = BufReader::new(pipe);
-            let mut chunk = [0; 4096];
-            while let Ok(len @ 1..) = pipe.read(&mut chunk) {
-                sink.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&chunk[..len]);
+            loop {
+                let mut waits = [PollFd::new(&readable, PollFlags::IN)];
+                if poll(&mut waits, None).is_err_and(|error| error != Errno::INTR) {
+                    return;
+                }
+                let mut pipe = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                pipe.drain();
+                if pipe.has_ended {
+                    return;
+                }
             }
         });
-        Self { bytes, reader: Some(reader) }
+        Ok(Self { pipe, reader: Some(reader) })
+    }
+
+    /// The pipe, and in it all that was written until now: the reader may not have had the processor since.
+    fn drained(&self) -> MutexGuard<'_, Pipe> {
+        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+        pipe.drain();
+        pipe
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+        String::from_utf8_lossy(&self.drained().bytes).into_owned()
     }
 
-    /// Returns all output, once the pipe is closed. A program's own children may hold it open, so this waits only briefly.
+    /// Returns all output of a program that has ended. The program's own children may hold the pipe open: what they write is waited for,
+    /// but only briefly.
     fn finish(&mut self) -> String {
-        if let Some(reader) = self.reader.take() {
-            let len = || self.bytes.lock().unwrap_or_else(PoisonError::into_inner).len();
-            let (mut before, mut deadline) = (len(), Instant::now() + BRIEFLY);
-            while !reader.is_finished() && Instant::now() < deadline {
-                sleep(TICK);
-                if len() > before {
-                    (before, deadline) = (len(), Instant::now() + BRIEFLY);
+        if self.reader.take().is_some() {
+            let (mut before, mut deadline) = (0, Instant::now() + BRIEFLY);
+            loop {
+                let (len, has_ended) = {
+                    let pipe = self.drained();
+                    (pipe.bytes.len(), pipe.has_ended)
+                };
+                if has_ended || Instant::now() > deadline {
+                    break;
                 }
+                if len > before {
+                    (before, deadline) = (len, Instant::now() + BRIEFLY);
+                }
+                sleep(TICK);
             }
         }
         self.text()
