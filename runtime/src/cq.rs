@@ -280,6 +280,9 @@ impl Cq {
     }
 
     /// Changes the capacity, unless it holds more.
+    ///
+    /// # Errors
+    /// The number of elements it holds, if that is more (`ibv_resize_cq(3)`: EINVAL).
     pub fn resize(&self, capacity: usize) -> Result<(), usize> {
         lock(&self.queue).resize(capacity)
     }

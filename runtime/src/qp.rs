@@ -131,6 +131,9 @@ impl Qp {
     }
 
     /// Has a completion counter count operations from now on.
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing is attached then.
     pub fn attach_counter(&self, ops: CountedOps, counter: Arc<CompletionCounter>) -> Result<(), AttachError> {
         lock(&self.inner).engine.attach_counter(ops, counter)
     }

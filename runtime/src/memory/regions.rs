@@ -212,6 +212,9 @@ impl Regions {
     }
 
     /// Adds the region that `make` makes for its key.
+    ///
+    /// # Errors
+    /// [`TableFull`]; `make` is not called then.
     pub fn insert(&self, make: impl FnOnce(Key) -> Region) -> Result<Key, TableFull> {
         faultable_copy::admit();
         let key = self.table_mut().insert(make)?;
@@ -241,6 +244,9 @@ impl Regions {
 
     /// Puts another region into the place of the one with its key. When this returns, nobody uses the old one any
     /// more.
+    ///
+    /// # Errors
+    /// [`TableError`]; the table is as it was.
     pub fn replace(&self, region: Region) -> Result<(), TableError> {
         let key = region.key;
         let old = self.change(|table| table.replace(region))?;
@@ -251,6 +257,9 @@ impl Regions {
 
     /// Removes a region. When this returns, nobody copies from or to it any more: the memory is the application's own
     /// again.
+    ///
+    /// # Errors
+    /// [`TableError`]; the table is as it was.
     pub fn remove(&self, key: Key) -> Result<(), TableError> {
         let old = self.change(|table| table.remove(key))?;
         self.settle(old, Wait::Long);
@@ -289,6 +298,9 @@ impl Regions {
     }
 
     /// Adds a memory window.
+    ///
+    /// # Errors
+    /// [`TableFull`].
     pub fn insert_window(&self, pd: Pd, kind: WindowType) -> Result<Key, TableFull> {
         self.table_mut().insert_window(pd, kind)
     }
@@ -338,6 +350,9 @@ impl Regions {
     }
 
     /// Removes a memory window; `key` is any that it has had.
+    ///
+    /// # Errors
+    /// [`TableError::NoSuchKey`] if no window has or had it.
     pub fn remove_window(&self, key: Key) -> Result<(), TableError> {
         let old = self.change_window(|table| table.remove_window(key))?;
         if let Some(old) = old {

@@ -167,6 +167,9 @@ impl Device {
 }
 
 /// Starts the background thread of a device.
+///
+/// # Errors
+/// `EAGAIN` at the limit of threads or of memory, and what else pthread_create(3) refuses.
 pub fn start(device: Arc<Device>) -> std::io::Result<JoinHandle<()>> {
     let run = move || {
         let _unchecked = sanitizer::Unchecked::begin();
