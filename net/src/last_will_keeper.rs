@@ -66,7 +66,8 @@ impl LastWillKeeper {
         Self { listener, clients: Vec::new(), wills: LastWillStore::default(), next: None, accept_at: None }
     }
 
-    /// Keeps wills and sends those of processes that end, until the other end of `until` is closed. Then all that is left to be sent is.
+    /// Keeps wills and sends those of processes that end, until the other end of `until` is closed. Then sends what is left, for two
+    /// seconds at most.
     pub fn run(&mut self, until: BorrowedFd<'_>) {
         while !self.wait(Some(until), None) {
             self.turn();

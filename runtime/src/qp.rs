@@ -164,7 +164,7 @@ impl Qp {
         self.dirty.store(false, Ordering::Relaxed);
     }
 
-    /// Whether packets to its number are not for it any more.
+    /// Whether the queue pair is retired: packets to its number are not for it any more.
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }

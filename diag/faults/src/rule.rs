@@ -14,7 +14,7 @@ use crate::chance::Chance;
 use crate::mutate::Dictionary;
 use crate::sight::{Direction, Qp, Sight};
 
-/// Why a verb fails, or with what a work request completes.
+/// Code of a failure: the errno of a verb, or the status of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused(pub u32);
 

@@ -30,9 +30,9 @@ pub enum Verdict {
     Mutate(MutationId),
     /// Delay the packet.
     Delay(Duration),
-    /// Lets so many others of its direction overtake it.
+    /// Hold the packet until so many others of its direction have overtaken it.
     Reorder(u32),
-    /// A response becomes a refusal.
+    /// Turn the response into a refusal with this syndrome.
     Refuse(Syndrome),
     /// Pass the packet, and move its queue pair to ERR.
     BreakQp,
@@ -45,7 +45,7 @@ pub struct MutationId {
     number: u64,
 }
 
-/// A dictionary that cannot be had.
+/// Dictionary that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unread {
     /// Path, as the script has it.

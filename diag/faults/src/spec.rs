@@ -1,4 +1,4 @@
-//! How scripts are written.
+//! Syntax of scripts.
 //!
 #![doc = concat!("```text\n", include_str!("grammar.txt"), "```")]
 //!
@@ -21,7 +21,7 @@ use value::nanos;
 /// The grammar, as help texts show it.
 pub const GRAMMAR: &str = include_str!("grammar.txt");
 
-/// Why a script is none.
+/// Error in a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invalid {
     /// The item that makes no sense.

@@ -122,7 +122,7 @@ fn settle(mut region: Arc<Region>) {
 }
 
 impl Regions {
-    /// No regions, at most `most`; `seed` makes the keys hard to guess.
+    /// Makes an empty table for `most` entries at most; `seed` makes the keys hard to guess.
     pub fn new(most: usize, seed: u64) -> Self {
         Self {
             table: RwLock::new(RegionTable::new(most, seed)),
@@ -133,7 +133,7 @@ impl Regions {
         }
     }
 
-    /// Also reaches memory of other processes.
+    /// Adds the memory of other processes that `client` reaches.
     pub fn with(self, client: &Arc<Client>) -> Self {
         Self { client: Some(Arc::clone(client)), ..self }
     }
@@ -242,8 +242,7 @@ impl Regions {
         }
     }
 
-    /// Puts another region into the place of the one with its key. When this returns, nobody uses the old one any
-    /// more.
+    /// Replaces the region that has the key of `region`. When this returns, nobody uses the old one any more.
     ///
     /// # Errors
     /// [`TableError`]; the table is as it was.

@@ -60,7 +60,7 @@ impl Qp {
         })
     }
 
-    /// Lets `act` at the engine, sends what comes of it, and sees to timers and events.
+    /// Runs `act` on the engine, transmits what results, and sets timers and raises events.
     pub fn drive<T>(
         &self,
         work: &mut TxContext,
@@ -69,7 +69,7 @@ impl Qp {
         self.turn(work, Act::Other, act)
     }
 
-    /// Changes its state. What it owes its peer leaves before: in the state that comes it may be forgotten.
+    /// Changes the state of the queue pair. Acknowledgements and responses that it owes leave before: the new state may forget them.
     pub fn modify<T>(
         &self,
         work: &mut TxContext,

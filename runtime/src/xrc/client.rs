@@ -72,7 +72,7 @@ impl Client {
         Ok(())
     }
 
-    /// Ends that.
+    /// Stops sharing a domain.
     pub fn leave(&self, domain: XrcDomain) {
         let mut tables = self.tables();
         tables.domains.remove(&domain);
