@@ -34,7 +34,7 @@ pub fn has_taken_out() -> bool {
     TAKEN_OUT.load(Ordering::Relaxed)
 }
 
-/// Whether any verb is to fail. Cheap.
+/// Whether a fault rule may fail a verb. Costs one load.
 pub fn is_armed() -> bool {
     !crate::UNOBSERVED && ARMED.load(Ordering::Relaxed)
 }

@@ -9,9 +9,9 @@ use urxe_net::cancellation::CancelGuard;
 /// Functions that write to standard error in a process that may have something else there by now.
 #[derive(Clone, Copy, Debug)]
 pub struct StandardError {
-    /// Takes what standard error is now for where text is asked for.
+    /// Remembers the present standard error as the place for text.
     pub expect_text: fn(),
-    /// Writes text, without waiting, if standard error is the file that it was then or when the program began.
+    /// Writes text, without waiting, if standard error still is the remembered file, or that of the program's start.
     pub write: fn(&[u8]),
 }
 

@@ -35,7 +35,7 @@ fn count(calls: &AtomicU64) -> u64 {
     calls.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Behaviour of the next queue pair.
+/// Quirks of the next queue pair.
 #[cfg(not(urxe_unobserved))]
 pub fn queue_pair() -> quirks::Qp {
     static MADE: AtomicU64 = AtomicU64::new(0);
@@ -47,7 +47,7 @@ pub fn queue_pair() -> quirks::Qp {
 #[cfg(urxe_unobserved)]
 pub fn queue_pair() -> quirks::Qp {}
 
-/// Another completion queue.
+/// Makes a completion queue. Its quirks depend on the seed, and on how many were made before.
 #[cfg(not(urxe_unobserved))]
 pub fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
     static MADE: AtomicU64 = AtomicU64::new(0);
@@ -64,7 +64,7 @@ pub fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
     CompletionQueue::new(capacity)
 }
 
-/// Another shared receive queue.
+/// Makes a shared receive queue. Its quirks depend on the seed, and on how many were made before.
 #[cfg(not(urxe_unobserved))]
 pub fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<quirks::Srq> {
     static MADE: AtomicU64 = AtomicU64::new(0);

@@ -8,13 +8,12 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_wire::cm::{CmMad, CommId, Message};
 use urxe_wire::{Gid, Qpn};
 
-use crate::ipc::refuse_files;
+use crate::ipc::bind;
 use crate::mailbox::Mailbox;
 use crate::qpn_registry::block_of;
 use crate::sys::epoll_key::EpollKey;
@@ -79,9 +78,7 @@ impl Service {
 
     /// Takes a name, and has its mailbox watched.
     pub(crate) fn bind_mailbox(fds: &Arc<FdSet>, services: &Arc<Services>, name: Mailbox) -> io::Result<Self> {
-        let socket = UnixDatagram::bind_addr(&name.name()?)?;
-        refuse_files(&socket);
-        let socket = fds.adopt(socket)?;
+        let socket = fds.adopt(bind::datagram(&name.name()?)?)?;
         let fd = socket.as_raw_fd();
         fds.watch(fd, EpollKey::Mailbox(fd).pack())?;
         services.lock().insert(name);
@@ -92,6 +89,7 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::UnixDatagram;
 
     use super::*;
     use urxe_wire::PKey;

@@ -20,7 +20,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::PortError;
 use crate::ipc::credentials::{Credentials, abstract_address};
-use crate::ipc::{NAME_PREFIX, refuse_files, unix};
+use crate::ipc::{NAME_PREFIX, bind, unix};
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::udp::bind_owner;
 
@@ -66,19 +66,17 @@ impl Role {
         const WHAT: &str = "claim the address for this process";
         let failed = |e| PortError::os(WHAT, e);
         let name = name("owner", local).map_err(failed)?;
-        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).map_err(failed)?;
-        match socket.bind(&name) {
-            Ok(()) => {}
+        let socket = match bind::seqpacket(&name) {
+            Ok(socket) => socket,
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => return follow(fds, &name, local).map_err(failed),
             Err(e) => return Err(failed(e)),
-        }
+        };
         let udp = bind_owner(fds, local).map_err(|e| match e.kind() {
             io::ErrorKind::AddrInUse => PortError::PortTaken { address: local },
             _ => PortError::os("open the UDP socket", e),
         })?;
         // Before the other: a follower that is refused there looks here.
         let liveness = listen_for_guests(fds, local).ok();
-        refuse_files(&socket);
         // Now: who follows may send at once.
         socket.listen(BACKLOG).map_err(failed)?;
         let listener = fds.adopt(socket).map_err(failed)?;
@@ -166,9 +164,7 @@ fn follow(fds: &Arc<FdSet>, name: &SockAddr, local: SocketAddr) -> io::Result<Ro
 
 /// Listens where followers of other users wait for the end of this process.
 fn listen_for_guests(fds: &Arc<FdSet>, local: SocketAddr) -> io::Result<Fd> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
-    socket.bind(&name("liveness", local)?)?;
-    refuse_files(&socket);
+    let socket = bind::seqpacket(&name("liveness", local)?)?;
     socket.listen(BACKLOG)?;
     fds.adopt(socket)
 }

@@ -177,8 +177,8 @@ impl Interface {
         self.flags & libc::IFF_LOOPBACK.cast_unsigned() != 0
     }
 
-    /// Restricts the interface to a path MTU of `mtu` at most, and with the GIDs of these addresses, as far as it has
-    /// them, in this order behind the default GID. `None` and none: as it is.
+    /// Restricts the interface to a path MTU of `mtu` at most, and to the GIDs of these addresses, as far as it has them, in this
+    /// order behind the default GID. `None` and an empty list restrict nothing.
     #[must_use]
     pub fn restricted(mut self, mtu: Option<u16>, addresses: &[IpAddr]) -> Self {
         self.mtu_limit = mtu.unwrap_or(u16::MAX);

@@ -4,7 +4,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use crate::ipc::{NAME_PREFIX, refuse_files};
+use crate::ipc::{NAME_PREFIX, bind};
 use crate::members;
 use crate::sys::cancellation::CancelGuard;
 
@@ -27,9 +27,7 @@ pub fn is_open(netdev: &str) -> bool {
 /// # Errors
 /// `AddrInUse` if another program is; what the system refuses.
 pub fn claim(netdev: &str) -> io::Result<UnixDatagram> {
-    let socket = UnixDatagram::bind_addr(&name(netdev)?)?;
-    refuse_files(&socket);
-    Ok(socket)
+    bind::datagram(&name(netdev)?)
 }
 
 #[cfg(test)]

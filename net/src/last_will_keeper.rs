@@ -15,13 +15,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{Domain, Socket, Type};
 use urxe_wire::icrc::{self, Flow};
 use urxe_wire::mad::MAD_LEN;
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Ext, Header, Opcode, Operation, Psn, QKey, Qpn, ROCE_PORT, Transport};
 
-use crate::ipc::{refuse_files, unix};
+use crate::ipc::{bind, unix};
 use crate::last_will::{LastWill, LastWillStore, keeper_address};
 use crate::sys::borrow;
 use crate::sys::fd::descriptor_share;
@@ -55,9 +54,7 @@ pub struct LastWillKeeper {
 /// # Errors
 /// `AddrInUse` if somebody listens there already; what else the system refuses.
 pub fn listen(name: &str) -> io::Result<OwnedFd> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
-    socket.bind(&keeper_address(name)?)?;
-    refuse_files(&socket);
+    let socket = bind::seqpacket(&keeper_address(name)?)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
@@ -69,7 +66,8 @@ impl LastWillKeeper {
         Self { listener, clients: Vec::new(), wills: LastWillStore::default(), next: None, accept_at: None }
     }
 
-    /// Keeps wills and sends those of processes that end, until the other end of `until` is closed. Then all that is left to be sent is.
+    /// Keeps wills and sends those of processes that end, until the other end of `until` is closed. Then sends what is left, for two
+    /// seconds at most.
     pub fn run(&mut self, until: BorrowedFd<'_>) {
         while !self.wait(Some(until), None) {
             self.turn();
@@ -154,6 +152,8 @@ fn packet(message: &[u8; MAD_LEN]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     /// A connection that cannot be accepted stays readable: the listener is not looked at for a while, then again.

@@ -65,12 +65,12 @@ impl LidTable {
         })
     }
 
-    /// Says what a subnet manager has assigned to the port; `None` for nothing any more.
+    /// Sets the LIDs that a subnet manager has assigned to the port; `None`: those by the scheme hold again.
     pub fn assign(&self, port: Option<PortLids>) {
         self.write(|assigned| assigned.port = port);
     }
 
-    /// Says which address a peer's LID leads to, where that is not the scheme's. There are no more rows than unicast LIDs.
+    /// Sets the address that a peer's LID leads to, where that is not the scheme's. There are no more rows than unicast LIDs.
     pub fn learn(&self, lid: Lid, address: Ipv4Addr) {
         if lid.is_unicast() {
             self.write(|assigned| {
@@ -83,12 +83,12 @@ impl LidTable {
         }
     }
 
-    /// Takes back what was said about a LID: the scheme holds again.
+    /// Removes the row of a LID: the scheme holds again.
     pub fn forget(&self, lid: Lid) {
         self.write(|assigned| assigned.forget(lid));
     }
 
-    /// Takes back what was said about all peers.
+    /// Removes the rows of all peers.
     pub fn forget_all(&self) {
         self.write(|assigned| (assigned.by_lid, assigned.by_address) = Default::default());
     }

@@ -1,4 +1,4 @@
-//! Interfaces change: addresses come and go, links go down and up.
+//! Changes of interfaces by rtnetlink(7): addresses come and go, links go down and up.
 
 use std::io;
 use std::os::fd::AsRawFd;

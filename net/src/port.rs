@@ -102,12 +102,12 @@ impl Port {
         self.has_raw_event.store(true, Ordering::Release);
     }
 
-    /// Whether a packet socket was found ready since the last call.
+    /// Whether a packet socket was found ready since the last [`take_raw_event`](Self::take_raw_event).
     pub fn has_raw_event(&self) -> bool {
         self.has_raw_event.load(Ordering::Relaxed)
     }
 
-    /// Takes that a packet socket was found ready.
+    /// Returns whether a packet socket was found ready since the last call.
     pub fn take_raw_event(&self) -> bool {
         self.has_raw_event.load(Ordering::Relaxed) && self.has_raw_event.swap(false, Ordering::Acquire)
     }

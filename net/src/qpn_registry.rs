@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::os::unix::net::SocketAddr as UnixAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use urxe_wire::Qpn;
 
 use crate::error::PortError;
-use crate::ipc::{NAME_PREFIX, refuse_files};
+use crate::ipc::{NAME_PREFIX, bind};
 use crate::shm::{self, Purpose};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
@@ -127,12 +127,11 @@ impl Registry {
                 continue;
             }
             let name = mailbox_name(block).map_err(|e| PortError::os(WHAT, e))?;
-            let socket = match UnixDatagram::bind_addr(&name) {
+            let socket = match bind::datagram(&name) {
                 Ok(socket) => socket,
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
                 Err(e) => return Err(PortError::os(WHAT, e)),
             };
-            refuse_files(&socket);
             let mailbox = fds.adopt(socket).map_err(|e| PortError::os(WHAT, e))?;
             let raw = mailbox.as_raw_fd();
             fds.watch(raw, key(raw)).map_err(|e| PortError::os(WHAT, e))?;
@@ -169,6 +168,7 @@ fn open_listener(fds: &Arc<FdSet>, block: u16, purpose: Purpose) -> Option<Fd> {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::os::unix::net::UnixDatagram;
 
     fn alloc(registry: &Registry, fds: &Arc<FdSet>) -> Qpn {
         registry.alloc(fds, |_| 0).unwrap()

@@ -101,8 +101,8 @@ impl Route {
         self.link().is_some()
     }
 
-    /// Whether there is room for packets. If not, those that are made all the same may be lost, and it is worth while to
-    /// ask again soon. By UDP there is always room, or nobody knows.
+    /// Whether the shared memory has room for packets. Those sent without room may be lost, and a ring is soon emptied: ask again.
+    /// True by UDP, which does not tell.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.link().is_none_or(Link::has_room)
@@ -132,7 +132,7 @@ impl Route {
         link.inspect(|link| link.leave_ack(ack)).is_some()
     }
 
-    /// Whether the process at the other end of the shared memory is gone, asked of the system. False where there is none.
+    /// Asks the system whether the process at the other end of the shared memory has ended. False without shared memory.
     pub fn is_peer_gone(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.is_gone())
     }

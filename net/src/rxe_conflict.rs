@@ -1,8 +1,8 @@
-//! Where the kernel has RoCE v2 of its own.
+//! Conflict with the kernel's rxe over UDP port 4791.
 //!
 //! The rxe driver binds UDP port 4791 of *all* addresses of the network namespace, for itself alone
-//! (`rxe_setup_udp_tunnel`, drivers/infiniband/sw/rxe/rxe_net.c). On an interface that ends it: packets to that port are
-//! the kernel's. On `lo` nobody but urxe's own processes is there to talk to, and any port will do, if all take the same.
+//! (`rxe_setup_udp_tunnel`, drivers/infiniband/sw/rxe/rxe_net.c). On an interface urxe cannot work then: packets to that port are
+//! the kernel's. On `lo` all peers are processes of urxe, so another port will do, if all use the same.
 
 use std::fs;
 use std::path::Path;

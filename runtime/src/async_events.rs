@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::lock;
 use crate::event::{EventSink, EventType};
 
-/// The asynchronous events of an object that an application knows by an address.
+/// Asynchronous events of one verbs object, which the application knows by its address.
 #[derive(Debug)]
 pub struct AsyncEvents {
     file: Arc<dyn EventSink>,
@@ -30,7 +30,7 @@ impl AsyncEvents {
         lock(&self.state).handle == handle
     }
 
-    /// Tells the application.
+    /// Raises an event, unless the object is retired.
     pub fn raise(&self, event_type: EventType) {
         let mut state = lock(&self.state);
         if state.handle != 0 {
@@ -39,8 +39,8 @@ impl AsyncEvents {
         }
     }
 
-    /// No more events; those not read yet are taken back. Returns how many the application has read, each of which it
-    /// must acknowledge.
+    /// Ends the events of the object, and discards those not read yet. Returns how many the application has read, each of which it
+    /// must acknowledge (`ibv_ack_async_event(3)`).
     pub fn retire(&self) -> u32 {
         let mut state = lock(&self.state);
         let unread = self.file.discard(std::mem::take(&mut state.handle));

@@ -7,13 +7,13 @@ use urxe_status::Counters;
 
 /// Traffic and error counters of one queue pair. Accessed only while the queue pair is locked.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct QpCounters {
     /// Packets received, and their bytes from BTH to ICRC.
     pub(crate) received: Traffic,
     /// Packets sent, and their bytes from BTH to ICRC.
     pub(crate) sent: Traffic,
     /// Error counters, allocated by the first error.
-    trouble: Option<Box<Counters>>,
+    errors: Option<Box<Counters>>,
 }
 
 /// Packets.
@@ -94,31 +94,31 @@ impl DirectTraffic {
     }
 }
 
-impl Tally {
-    /// Counts an event.
+impl QpCounters {
+    /// Counts an event of the engine.
     pub(crate) fn count(&mut self, event: Event) {
-        self.trouble().count(event);
+        self.errors().count(event);
     }
 
-    /// A packet that claims to be for it was damaged.
+    /// Counts a damaged packet that claims to be for the queue pair.
     pub(crate) fn damaged(&mut self) {
-        bump(&self.trouble().icrc_err);
+        bump(&self.errors().icrc_err);
     }
 
-    fn trouble(&mut self) -> &Counters {
-        self.trouble.get_or_insert_default()
+    fn errors(&mut self) -> &Counters {
+        self.errors.get_or_insert_default()
     }
 
-    /// Every counter with its name. Those of trouble are there as soon as there was any.
+    /// Every counter with its name. Error counters are there from the first error on.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let Self { received, sent, trouble } = self;
+        let Self { received, sent, errors } = self;
         let traffic = [
             ("tx_packets", sent.packets),
             ("tx_bytes", sent.bytes),
             ("rx_packets", received.packets),
             ("rx_bytes", received.bytes),
         ];
-        traffic.into_iter().chain(trouble.iter().flat_map(|counters| counters.named()))
+        traffic.into_iter().chain(errors.iter().flat_map(|counters| counters.named()))
     }
 }
 

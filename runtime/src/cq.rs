@@ -83,12 +83,12 @@ impl Cq {
         }
     }
 
-    /// Says under which address the application knows it.
+    /// Sets the address of the `ibv_cq` by which the application knows the queue.
     pub fn set_handle(&self, handle: u64) {
         self.handle.store(handle, Ordering::Release);
     }
 
-    /// The address, or 0.
+    /// Returns the address of the `ibv_cq`; 0 before it is set, and once the queue is destroyed.
     pub fn handle(&self) -> u64 {
         self.handle.load(Ordering::Acquire)
     }
@@ -126,7 +126,7 @@ impl Cq {
         }
     }
 
-    /// Has its completions tell when they were made ([`Cqe::at`]).
+    /// Has completions carry the time at which they are made ([`Cqe::at`]).
     pub fn want_time(&self) {
         self.wants_time.store(true, Ordering::Relaxed);
     }
@@ -136,7 +136,7 @@ impl Cq {
         self.wants_time.load(Ordering::Relaxed)
     }
 
-    /// Raises fewer events, or with `None` one for each request again.
+    /// Moderates the events of the queue (`ibv_modify_cq(3)`). `None` ends the moderation.
     pub fn moderate(&self, moderation: Option<Moderation>) {
         if moderation.is_some() {
             self.want_time();
@@ -213,8 +213,8 @@ impl Cq {
         if self.stirs.load(Ordering::Acquire) { self.take(most, each) } else { 0 }
     }
 
-    /// Takes completions as [`poll`](Self::poll) does, but none if somebody else is at the queue: for signal handlers, which may
-    /// have interrupted whoever that is.
+    /// Takes completions as [`poll`](Self::poll) does, but none while the queue is locked. For signal handlers: the lock may be held
+    /// by the thread that the handler interrupts.
     pub fn try_poll(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {
         self.queue.try_lock().map_or(0, |queue| self.take_from(queue, most, each))
     }
@@ -240,7 +240,8 @@ impl Cq {
         taken
     }
 
-    /// Asks for an event.
+    /// Arms the queue (`ibv_req_notify_cq(3)`): the next completion raises an event, with `solicited_only` the next solicited or
+    /// failed one.
     pub fn arm(&self, solicited_only: bool) {
         let mut queue = lock(&self.queue);
         self.armed.store(true, Ordering::Relaxed);
@@ -249,8 +250,8 @@ impl Cq {
         }
     }
 
-    /// Asks for an event as [`arm`](Self::arm) does, but somewhat later than the application did: a completion that is there
-    /// may have come since.
+    /// Arms the queue some time after the application has asked for that. A completion that is in the queue raises the event at once:
+    /// it may have come since.
     pub fn arm_late(&self, solicited_only: bool) {
         let mut queue = lock(&self.queue);
         self.armed.store(true, Ordering::Relaxed);
@@ -259,12 +260,12 @@ impl Cq {
         }
     }
 
-    /// Whether events may be asked for.
+    /// Whether the queue has a completion channel.
     pub const fn has_channel(&self) -> bool {
         self.channel.is_some()
     }
 
-    /// Whether an event is asked for and due.
+    /// Whether the queue is armed and has not raised the event yet.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
@@ -274,12 +275,15 @@ impl Cq {
         self.stirs.load(Ordering::Acquire) && lock(&self.queue).has_overrun()
     }
 
-    /// Elements it can hold.
+    /// Number of completions that the queue can hold.
     pub fn capacity(&self) -> usize {
         lock(&self.queue).capacity()
     }
 
     /// Changes the capacity, unless it holds more.
+    ///
+    /// # Errors
+    /// The number of elements it holds, if that is more (`ibv_resize_cq(3)`: EINVAL).
     pub fn resize(&self, capacity: usize) -> Result<(), usize> {
         lock(&self.queue).resize(capacity)
     }
@@ -291,7 +295,7 @@ impl Cq {
         self.note(&queue);
     }
 
-    /// The application has read an event of the channel.
+    /// Notes that the application has read an event of the channel: there may be room for more.
     pub fn event_read(&self) {
         if let Some(channel) = &self.channel {
             channel.refill();
@@ -309,7 +313,7 @@ impl Cq {
         drop(queue);
     }
 
-    /// No more events; those not read yet are taken back. Returns how many completion and asynchronous events the
+    /// Ends the events of the queue, and discards those not read yet. Returns how many completion events and asynchronous events the
     /// application has read, each of which it must acknowledge.
     pub fn retire(&self) -> (u32, u32) {
         // Under the lock, so that none is raised meanwhile.

@@ -74,7 +74,7 @@ impl EventType {
         Self::WqFatal,
     ];
 
-    /// Whether events of this type are of the port or the device, and tell to look at it again.
+    /// Whether events of this type concern the port or the whole device, not one object.
     #[must_use]
     pub const fn is_of_port(self) -> bool {
         matches!(

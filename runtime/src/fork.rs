@@ -25,12 +25,12 @@ static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 /// A device is being opened; taken before [`DEVICES`].
 static OPENING: Mutex<()> = Mutex::new(());
 
-/// The process, as far as forks are concerned.
+/// Identity of the process that tells a child of fork(2) from its parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generation(u32);
 
 impl Generation {
-    /// The present one.
+    /// Returns the identity of the calling process.
     pub fn now() -> Self {
         Self(GENERATION.load(Ordering::Relaxed))
     }

@@ -21,8 +21,8 @@ impl<T> ForkSafeMutex<T> {
         Self(Mutex::new(content))
     }
 
-    /// Forks wait for this, so it is short, and takes no lock of ours, not even by dropping a device: what is taken out
-    /// is returned, for the caller to drop.
+    /// Runs `act` on the value; no fork begins meanwhile. Forks wait for `act`, so it is short and takes no lock of this library, not
+    /// even by dropping a device: what it takes out it returns, for the caller to drop.
     pub fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         without_fork(|| act(&mut lock(&self.0)))
     }
@@ -33,7 +33,7 @@ thread_local! {
     static FORKS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// No fork comes in between. To be short, as for a [`ForkSafeMutex`].
+/// Runs `act`, which is as short as for a [`ForkSafeMutex`]; no fork begins meanwhile.
 pub fn without_fork<R>(act: impl FnOnce() -> R) -> R {
     let _no_fork = (!FORKS.get()).then(|| IN_USE.read().unwrap_or_else(PoisonError::into_inner));
     act()

@@ -16,7 +16,7 @@ use crate::limits;
 pub enum GroupError {
     /// Not a multicast address, or one that this interface cannot reach.
     Group(RouteError),
-    /// The most groups that there may be, or queue pairs in one, are there.
+    /// The process has as many groups, or the group as many queue pairs, as the limits allow.
     Full,
 }
 

@@ -17,7 +17,7 @@ pub trait Gsi: Send + Sync {
     /// Takes a message that has come. A request that `is_refused` is not told to any listener.
     fn receive(&self, work: &mut TxContext, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool);
 
-    /// The time set with [`Device::set_gsi_timer`](crate::device::Device::set_gsi_timer) has come.
+    /// Handles the timer that [`Device::set_gsi_timer`](crate::device::Device::set_gsi_timer) has set.
     fn handle_timeout(&self, now: Instant);
 
     /// The device was taken out ([`Device::is_gone`](crate::device::Device::is_gone)).
@@ -29,7 +29,7 @@ pub trait MadHandler: Send + Sync {
     /// Takes a datagram that has come.
     fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]);
 
-    /// The interface has changed, or who owns its addresses.
+    /// Called when the interface has changed, or another process owns one of its addresses.
     fn port_changed(&self, work: &mut TxContext, now: Instant);
 
     /// Called when the time of [`Device::set_mad_timer`](crate::device::Device::set_mad_timer) has come.

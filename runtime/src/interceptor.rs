@@ -89,7 +89,8 @@ pub trait Interceptor: Any + Send + Sync + Debug {
     /// `device_events` are not called.
     fn touches_packets(&self) -> bool;
 
-    /// Whether it watches or bends requests that succeed: then none goes to a peer's memory without packets.
+    /// Whether the interceptor watches or changes requests that succeed: then all of them go by packets, and none straight to a
+    /// peer's memory.
     fn needs_packets(&self) -> bool;
 
     /// An application has opened the device, for the first time or once more.

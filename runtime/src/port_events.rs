@@ -35,7 +35,7 @@ pub fn devices_failed() {
 }
 
 impl PortEvents {
-    /// PortEvents of a new device.
+    /// Makes the events of a new device, which nothing receives yet.
     #[must_use]
     pub fn new() -> Arc<Self> {
         let new = Arc::default();
@@ -52,19 +52,19 @@ impl PortEvents {
         files.push(Arc::downgrade(file));
     }
 
-    /// A completion channel, which ends with the device.
+    /// Adds a completion channel, which ends when the device is taken out.
     pub fn add_channel(&self, file: &Arc<dyn EventSink>) {
         let mut channels = lock(&self.channels);
         channels.retain(|file| file.strong_count() > 0);
         channels.push(Arc::downgrade(file));
     }
 
-    /// The device is about to be gone, which rdma_cm's ids hear of before anything fails.
+    /// Marks the device as gone, before anything fails: ids of rdma_cm see it first.
     pub fn leave(&self) {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Tells of a change.
+    /// Raises the event that a change of the interface calls for.
     pub fn tell(&self, change: LinkEvent) {
         match change {
             LinkEvent::Gids => self.raise(EventType::GidChange),
@@ -80,7 +80,7 @@ impl PortEvents {
         }
     }
 
-    /// Tells of what did not happen, because somebody wants to know how a program takes it.
+    /// Raises an event without its cause, for fault injection.
     pub fn pretend(&self, event_type: EventType) {
         match event_type {
             EventType::DeviceFatal => self.fail(),
@@ -88,8 +88,8 @@ impl PortEvents {
         }
     }
 
-    /// The device was taken out: after what has been told, reading a file fails, as the kernel's do when it
-    /// disassociates a device (`ib_uverbs_event_read` gives EIO).
+    /// Takes the device out: raises DEVICE_FATAL, and ends all files. Once the events are read, reading fails, as of the kernel's
+    /// files when it disassociates a device (`ib_uverbs_event_read` gives EIO).
     pub fn take_out(&self) {
         self.fail();
         let channels = std::mem::take(&mut *lock(&self.channels));

@@ -23,7 +23,7 @@ use super::device::Device;
 use super::host::{DeviceHost, Unacknowledged};
 use super::lock;
 use super::progress::delayed_ack::DelayedAck;
-use crate::counters::Tally;
+use crate::counters::QpCounters;
 use crate::direct::Sides;
 use crate::xrc::rx_queue;
 use crate::xrc::target::Target;
@@ -54,7 +54,7 @@ struct Inner {
     delayed_ack: DelayedAck,
     /// A completion queue has a channel: the application may sleep until an event, and ACKs are not delayed.
     sleeps: bool,
-    tally: Tally,
+    counters: QpCounters,
     /// Completions that the application sees when the ACK of their messages has left.
     unacknowledged: Vec<Unacknowledged>,
     last_ack: LastAck,
@@ -92,7 +92,7 @@ impl Qp {
                 sides: (device.gives_direct_access() && is_connected)
                     .then(|| Box::new(Sides::new(Weak::<Self>::clone(qp)))),
                 neighbor: Weak::new(),
-                tally: Tally::default(),
+                counters: QpCounters::default(),
             }),
             device: Arc::clone(device),
             inbox: Inbox::default(),
@@ -131,13 +131,16 @@ impl Qp {
     }
 
     /// Has a completion counter count operations from now on.
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing is attached then.
     pub fn attach_counter(&self, ops: CountedOps, counter: Arc<CompletionCounter>) -> Result<(), AttachError> {
         lock(&self.inner).engine.attach_counter(ops, counter)
     }
 
     /// Returns the queue pair's counters by name.
-    pub fn counted(&self) -> Vec<(&'static str, u64)> {
-        lock(&self.inner).tally.named().collect()
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.inner).counters.named().collect()
     }
 
     /// Whether its completions go to `cq`.
@@ -161,7 +164,7 @@ impl Qp {
         self.dirty.store(false, Ordering::Relaxed);
     }
 
-    /// Whether packets to its number are not for it any more.
+    /// Whether the queue pair is retired: packets to its number are not for it any more.
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }

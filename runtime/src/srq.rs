@@ -34,7 +34,7 @@ pub struct Xrc {
 }
 
 impl Srq {
-    /// A queue in `pd`. Those who look from outside tell it by its number.
+    /// Makes a queue in `pd`. `urxe status` and `rdma resource` show its `number`.
     pub const fn new(
         queue: SharedReceiveQueue<quirks::Srq>,
         pd: Pd,
@@ -74,7 +74,7 @@ impl Srq {
         Some(taken.wr)
     }
 
-    /// No more events. Returns how many the application must acknowledge.
+    /// Ends the events of the queue. Returns how many the application has read, each of which it must acknowledge.
     pub fn retire(&self) -> u32 {
         self.events.retire()
     }

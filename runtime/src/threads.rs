@@ -1,4 +1,4 @@
-//! Threads of the library in a process of somebody else's.
+//! Threads of the library in the application's process.
 
 use std::mem::MaybeUninit;
 

@@ -74,7 +74,7 @@ pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, wait_for_lis
 pub use process::{Finished, Process, TIMEOUT};
 pub use procfs::{Leftovers, memory_of_our_own, memory_of_our_share, port_owner, wakes_of_our_thread};
 pub use snapshot::Snapshot;
-pub use status::{host_counter, host_counters, own_counter};
+pub use status::{devices, host_counter, host_counters, own_counter, own_status, wait_for_device, wait_for_devices};
 pub use stderr::Stderr;
 pub use terminal::Terminal;
 pub use world::{Host, World, wait_until, wait_within};

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Finished, Launcher, TIMEOUT, World, artifacts, copy_program, wait_for_listener, wait_until};
+use urxe_tests::{
+    Finished, Launcher, TIMEOUT, World, artifacts, copy_program, wait_for_device, wait_for_listener, wait_until,
+};
 
 /// Runs the doctor on this machine, as its root.
 fn consult(world: &World, options: &[&str]) -> Result<Finished> {
@@ -296,13 +298,8 @@ fn nothing_is_counted_by_others() -> Result<()> {
     let server = host.spawn("ibv_rc_pingpong", &["-d", "urxe0", "-g", "1", "-p", &port.to_string()])?;
     let server = wait_for_listener(host, server, port)?;
     fine(&consult(&world, &[])?)?;
-    let mut devices = serde_json::Value::Null;
-    // A device that is slow to answer is left out.
-    wait_until("the device answers", || {
-        devices = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
-        Ok(devices[0].is_object())
-    })?;
-    ensure!(devices[0]["counters"]["drop_short"] == 0, "{devices}");
+    let device = wait_for_device(host, server.pid(), "the device answers", |_| true)?;
+    ensure!(device["counters"]["drop_short"] == 0, "{device}");
     server.signal(libc::SIGKILL)?;
     server.finish(TIMEOUT)?;
     Ok(())

@@ -1,13 +1,11 @@
 //! `urxe status --metrics` as Prometheus reads it, and the Grafana dashboard that asks for it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use urxe_tests::artifacts::urxe;
 use urxe_tests::verbs::{Op, Options, Pair, SendWr, Status};
-use urxe_tests::{in_world, wait_until};
+use urxe_tests::{in_world, own_status};
 
 const DASHBOARD: &str = include_str!("../../packaging/grafana/urxe.json");
 
@@ -87,15 +85,7 @@ fn of_a_live_device() -> Result<String> {
     let (local, remote) = (near.region(4096)?, far.region(4096)?);
     let refused = SendWr::new(Op::Write(remote.at(4000)), &[local.sge(0, 1024)]);
     ensure!(near.complete(&refused)?.status == Status::REM_ACCESS_ERR);
-    let (mut metrics, own) = (String::new(), format!("pid=\"{}\"", std::process::id()));
-    // A device that is slow to answer is left out.
-    wait_until("the device answers", || {
-        let output = Command::new(urxe()?).args(["status", "--metrics"]).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        metrics = String::from_utf8(output.stdout)?;
-        Ok(metrics.contains(&own))
-    })?;
-    Ok(metrics)
+    own_status(&["--metrics"])
 }
 
 #[test]

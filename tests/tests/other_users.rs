@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use urxe_tests::{Host, PingPong, Process, TIMEOUT, World, artifacts, wait_for_listener, wait_until};
+use urxe_tests::{Host, PingPong, Process, TIMEOUT, World, artifacts, wait_for_device, wait_for_listener, wait_until};
 
 /// Starts a Python program as a user who is nobody else here, and waits until it says that it is at it.
 fn attack(host: &Host, program: &str) -> Result<Process> {
@@ -129,18 +129,16 @@ fn a_burst_from_many_ports_takes_no_descriptors() -> Result<()> {
         wait_for_listener(host, server, port)
     };
     let (_owner, follower) = (wait(host.next_port())?, wait(host.next_port())?);
-    let device = || -> Result<Value> {
-        let said = host.run(artifacts::urxe()?, &["status", "--json"])?;
-        let all: Vec<Value> = serde_json::from_str(&said.stdout)?;
-        all.into_iter().find(|device| device["pid"] == follower.pid()).context("the follower is not there")
-    };
-    let counter = |name| Ok::<_, anyhow::Error>(device()?["counters"][name].as_u64());
-    let qpn = device()?["qps"][0]["qpn"].as_u64().context("no queue pair")?.to_string();
+    let device = |what, is_so: &dyn Fn(&Value) -> bool| wait_for_device(host, follower.pid(), what, is_so);
+    let answering = || device("the follower answers", &|_| true);
+    let qpn = answering()?["qps"][0]["qpn"].as_u64().context("no queue pair")?.to_string();
     let mut attacker = attack(host, &format!("import socket\nqpn, ports = {qpn}, {PORTS}\n{BURST}"))?;
-    wait_until("all that was sent has arrived", || Ok(counter("rx_datagrams")? >= Some(PORTS)))?;
+    let have_arrived = |device: &Value| device["counters"]["rx_datagrams"].as_u64() >= Some(PORTS);
+    device("all that was sent has arrived", &have_arrived)?;
+    let device = answering()?;
+    let counters = &device["counters"];
     // They were packets, and dropped by the queue pair: it is in INIT.
-    ensure!(counter("icrc_err")? == Some(0) && counter("malformed")? == Some(0), "{}", device()?);
-    ensure!(counter("flows_opened")? == Some(0), "{}", device()?);
+    ensure!(counters["icrc_err"] == 0 && counters["malformed"] == 0 && counters["flows_opened"] == 0, "{device}");
     ensure!(attacker.is_running()?);
     attacker.signal(libc::SIGKILL)?;
     attacker.finish(TIMEOUT)?;

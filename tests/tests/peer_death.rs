@@ -1,7 +1,7 @@
 //! One end vanishes: the other learns it from its queue pair, and nothing is left behind.
 
 use anyhow::{Result, ensure};
-use urxe_tests::{Finished, Host, Leftovers, Perftest, PingPong, TIMEOUT, World, artifacts, wait_until};
+use urxe_tests::{Finished, Host, Leftovers, Perftest, PingPong, TIMEOUT, World, host_counters, wait_until};
 
 /// Exchanges without end, for practical purposes.
 const ENDLESS: u32 = u32::MAX >> 1;
@@ -26,13 +26,9 @@ fn world_over(way: &str) -> Result<World> {
 
 /// Waits until processes of the host have sent `bytes`, all of them this way.
 fn traffic(host: &Host, bytes: u64, way: &str) -> Result<()> {
-    let sum = |report: &serde_json::Value, name: &str| -> u64 {
-        report.as_array().into_iter().flatten().filter_map(|device| device["counters"][name].as_u64()).sum()
-    };
     wait_until("traffic flows", || {
-        let report = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
-        let flows = sum(&report, "tx_bytes") > bytes;
-        let rings = sum(&report, "tx_ring_runs");
+        let counts = host_counters(host, &["tx_bytes", "tx_ring_runs"])?;
+        let (flows, rings) = (counts[0] > bytes, counts[1]);
         ensure!(!flows || (rings > 0) == (way == "shm"), "{rings} runs through memory, over {way}");
         Ok(flows)
     })

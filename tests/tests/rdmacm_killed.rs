@@ -6,7 +6,7 @@ use urxe_tests::in_world;
 use urxe_tests::rdmacm::{Channel, Event, Id, kind, loopback, reason};
 use urxe_tests::verbs::PATIENCE;
 use urxe_tests::verbs::child::{Child, Parent};
-use urxe_tests::{Host, Process, TIMEOUT, World, artifacts, wait_until};
+use urxe_tests::{Host, Process, TIMEOUT, World, artifacts, wait_for_devices, wait_until};
 
 /// How far a connection has come when one end is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -236,15 +236,12 @@ fn listens(host: &Host, port: u16) -> Result<()> {
 
 /// Kills a server when it is connected, and expects that its client is told.
 fn is_told(victim: &Process, other: &Host, client: Process) -> Result<()> {
-    let urxe = artifacts::urxe()?;
-    let urxe = urxe.to_str().context("a path")?;
-    let connected = || -> Result<bool> {
-        let status = other.run(urxe, &["status", "--json"])?.stdout;
+    wait_for_devices(other, "they are connected", |devices| {
+        let mut qps = devices.iter().filter_map(|device| device["qps"].as_array()).flatten();
         // A server that has not heard yet that the client is ready leaves a connection that is rejected, not ended. It has once
         // it answers.
-        Ok(status.contains("RTS") && other.packets_sent("veth0")? > 100)
-    };
-    wait_until("they are connected", connected)?;
+        Ok(qps.any(|qp| qp["state"] == "RTS") && other.packets_sent("veth0")? > 100)
+    })?;
     victim.signal(libc::SIGKILL)?;
     let client = client.finish(TIMEOUT)?;
     ensure!(client.stderr.contains("client DISCONNECT EVENT"), "{client}");

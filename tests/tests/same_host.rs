@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
-use urxe_tests::{GID_IPV4, GID_IPV6, Host, Perftest, PingPong, Process, TIMEOUT, World, artifacts, scapy, wait_until};
+use urxe_tests::{
+    GID_IPV4, GID_IPV6, Host, Perftest, PingPong, Process, TIMEOUT, World, devices, scapy, wait_for_device,
+    wait_for_devices,
+};
 
 /// Exchanges without end, for practical purposes.
 const ENDLESS: u32 = u32::MAX >> 1;
@@ -19,13 +22,9 @@ fn world() -> Result<World> {
 
 /// The counters of each process here, once there are two of them and both have sent so many packets.
 fn counters(host: &Host, packets: u64) -> Result<Vec<Value>> {
-    let mut found = Vec::new();
-    wait_until("both send", || {
-        let report: Value = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
-        found = report.as_array().into_iter().flatten().map(|device| device["counters"].clone()).collect();
-        Ok(found.len() == 2 && found.iter().all(|of| of["tx_packets"].as_u64() > Some(packets)))
-    })?;
-    Ok(found)
+    let has_sent = |device: &Value| device["counters"]["tx_packets"].as_u64() > Some(packets);
+    let both = wait_for_devices(host, "both send", |found| Ok(found.len() == 2 && found.iter().all(has_sent)))?;
+    Ok(both.into_iter().map(|mut device| device["counters"].take()).collect())
 }
 
 fn end(processes: impl IntoIterator<Item = Process>) -> Result<()> {
@@ -96,13 +95,8 @@ fn a_peer_without_a_processor_is_sent_nothing_again_before_the_ack_timeout() -> 
     let Perftest { server, client } = Perftest::start("ib_write_bw", &args, host, host)?;
     counters(host, 1000)?;
     server.signal(libc::SIGSTOP)?;
-    let mut asker = Value::Null;
-    wait_until("the ACK timeout is over", || {
-        let report: Value = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
-        let mine = report.as_array().into_iter().flatten().find(|device| device["pid"] == client.pid());
-        asker = mine.map(|device| device["counters"].clone()).unwrap_or_default();
-        Ok(asker["ack_timeout"].as_u64() > Some(0))
-    })?;
+    let is_over = |device: &Value| device["counters"]["ack_timeout"].as_u64() > Some(0);
+    let asker = wait_for_device(host, client.pid(), "the ACK timeout is over", is_over)?["counters"].take();
     ensure!(asker["completer_retry_err"] == 0 && asker["tx_no_buffer"] == 0, "{asker}");
     end([server, client])
 }
@@ -122,9 +116,7 @@ fn a_peer_may_be_without_a_processor_for_longer_than_all_retries() -> Result<()>
     server.signal(libc::SIGSTOP)?;
     // Four times what the client would wait for a peer that reads.
     thread::sleep(Duration::from_secs(2));
-    let report: Value = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
-    let most =
-        report.as_array().into_iter().flatten().map(|device| sent(&device["counters"])).max().unwrap_or_default();
+    let most = devices(host)?.iter().map(|device| sent(&device["counters"])).max().unwrap_or_default();
     server.signal(libc::SIGCONT)?;
     for of in counters(host, most + 1000)? {
         ensure!(of["completer_retry_err"] == 0, "{of}");

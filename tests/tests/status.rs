@@ -4,19 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use urxe_tests::artifacts::urxe;
 use urxe_tests::verbs::{Op, Options, Pair, RecvWr, SendWr, Status};
-use urxe_tests::{World, in_world, in_world_with, wait_until};
-
-/// Output of `urxe status` that tells of this process: a device that is slow to answer is left out.
-fn status(args: &[&str]) -> Result<String> {
-    let (mut said, pid) = (String::new(), std::process::id().to_string());
-    wait_until("the device answers", || {
-        let output = std::process::Command::new(urxe()?).arg("status").args(args).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        said = String::from_utf8(output.stdout)?;
-        Ok(said.contains(&pid))
-    })?;
-    Ok(said)
-}
+use urxe_tests::{World, in_world, in_world_with, own_status, wait_until};
 
 #[test]
 fn counters_of_a_program_at_work() {
@@ -35,25 +23,25 @@ fn counters_of_a_program_at_work() {
             let line = line.with_context(|| format!("no {name} of {pid}:\n{text}"))?;
             Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
         };
-        let text = status(&["--metrics"])?;
+        let text = own_status(&["--metrics"])?;
         ensure!(value(&text, "rcvd_nak_remote_access")? == 1, "{text}");
         ensure!(value(&text, "sent_nak_remote_access")? == 1 && value(&text, "icrc_err")? == 0, "{text}");
         ensure!(value(&text, "tx_packets")? >= 22 && value(&text, "rx_packets")? >= 22, "{text}");
         ensure!(value(&text, "tx_bytes")? > 10 * 1024, "{text}");
         ensure!(text.lines().any(|line| line == "# TYPE urxe_icrc_err_total counter"), "{text}");
-        let people = status(&[])?;
+        let people = own_status(&[])?;
         ensure!(
             people.contains(&pid.to_string()) && people.contains("urxe0") && people.contains("sent_nak_remote_access"),
             "{people}"
         );
-        ensure!(!people.contains("icrc_err") && status(&["--all"])?.contains("icrc_err"), "{people}");
+        ensure!(!people.contains("icrc_err") && own_status(&["--all"])?.contains("icrc_err"), "{people}");
         Ok(())
     });
 }
 
 /// Counters of one queue pair.
 fn counted(qpn: u32) -> Result<Value> {
-    let devices: Value = serde_json::from_str(&status(&["--json"])?)?;
+    let devices: Value = serde_json::from_str(&own_status(&["--json"])?)?;
     let all = devices.as_array().into_iter().flatten();
     let mut qps = all.flat_map(|device| device["qps"].as_array().into_iter().flatten());
     let qp = qps.find(|qp| qp["qpn"] == qpn).with_context(|| format!("no QP {qpn}"))?;
@@ -111,7 +99,7 @@ fn counters_of_each_queue_pair() {
                 let qp = counted(end.qp.number())?;
                 ensure!(at(&qp, "tx_packets") == 0 && at(&qp, "icrc_err") == 0, "{qp}");
             }
-            let metrics = status(&["--metrics"])?;
+            let metrics = own_status(&["--metrics"])?;
             let row = format!("qpn=\"{}\",type=\"RC\"}} ", busy.far.qp.number());
             let mine = |line: &str, name: &str| line.starts_with(&format!("urxe_qp_{name}{{")) && line.contains(&row);
             for name in ["duplicate_request_total", "rx_bytes_total", "window"] {

@@ -2,17 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use urxe_tests::{Host, TIMEOUT, World, artifacts, copy_program, wait_for_listener, wait_until};
-
-fn json(host: &Host) -> Result<Vec<Value>> {
-    let said = host.run(artifacts::urxe()?, &["status", "--json"])?;
-    Ok(serde_json::from_str::<Value>(&said.stdout)?.as_array().context("not an array")?.clone())
-}
+use urxe_tests::{TIMEOUT, World, artifacts, copy_program, devices, wait_for_devices, wait_for_listener, wait_until};
 
 #[test]
 fn nobody() -> Result<()> {
     let world = World::bare()?;
-    ensure!(json(world.host())?.is_empty());
+    ensure!(devices(world.host())?.is_empty());
     let said = world.host().run(artifacts::urxe()?, &["status"])?;
     ensure!(said.stdout == "no process of this network uses urxe\n", "{said}");
     Ok(())
@@ -27,12 +22,7 @@ fn processes_devices_queue_pairs() -> Result<()> {
     // A connection that nothing is said over once it is made: so that there is time to look.
     let common = ["-d", "urxe0", "-g", "1", "-e", "-p", &port_word, "-n", "100000000"];
     let server = wait_for_listener(host, host.spawn("ibv_rc_pingpong", &common)?, port)?;
-    let mut waiting = Vec::new();
-    // A device that is slow to answer is left out.
-    wait_until("the device answers", || {
-        waiting = json(host)?;
-        Ok(!waiting.is_empty())
-    })?;
+    let waiting = wait_for_devices(host, "the device answers", |devices| Ok(!devices.is_empty()))?;
     let [device] = &waiting[..] else { anyhow::bail!("not one: {waiting:?}") };
     ensure!(device["pid"] == server.pid() && device["program"] == "ibv_rc_pingpong", "{device}");
     ensure!(device["device"] == "urxe0" && device["netdev"] == "lo", "{device}");
@@ -40,12 +30,10 @@ fn processes_devices_queue_pairs() -> Result<()> {
     ensure!(device["qps"][0]["state"] == "INIT" && device["qps"][0]["peer"].is_null(), "{device}");
 
     let client = host.spawn("ibv_rc_pingpong", &[&common[..], &["127.0.0.1"]].concat())?;
-    let mut both = Vec::new();
-    wait_until("packets are counted at both ends", || {
-        both = json(host)?;
-        let busy =
-            |device: &Value| device["qps"][0]["state"] == "RTS" && device["counters"]["rx_packets"].as_u64() > Some(10);
-        Ok(both.len() == 2 && both.iter().all(busy))
+    let busy =
+        |device: &Value| device["qps"][0]["state"] == "RTS" && device["counters"]["rx_packets"].as_u64() > Some(10);
+    let both = wait_for_devices(host, "packets are counted at both ends", |devices| {
+        Ok(devices.len() == 2 && devices.iter().all(busy))
     })?;
     for (one, other) in [(0, 1), (1, 0)] {
         let (one, other) = (&both[one]["qps"][0], &both[other]["qps"][0]);
@@ -60,7 +48,7 @@ fn processes_devices_queue_pairs() -> Result<()> {
         process.signal(libc::SIGKILL)?;
         process.finish(TIMEOUT)?;
     }
-    ensure!(json(host)?.is_empty(), "somebody is still there");
+    ensure!(devices(host)?.is_empty(), "somebody is still there");
     Ok(())
 }
 
@@ -172,7 +160,7 @@ while True:
     };
     // Users come in the order of their numbers.
     let (slow, honest) = (start("65532", SLOW, 8)?, start("65533", HONEST, 1)?);
-    let found = json(host)?;
+    let found = devices(host)?;
     ensure!(found.len() == 1 && found[0]["program"] == "honest", "{found:?}");
     for process in [slow, honest] {
         process.signal(libc::SIGKILL)?;

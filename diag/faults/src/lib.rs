@@ -33,7 +33,7 @@ mod sight;
 pub mod spec;
 
 pub use mutate::{Dictionary, Mutation, NotADictionary};
-pub use rule::{Announcement, Occurrence, Refused, Tally};
+pub use rule::{Announcement, Occurrence, Refused, RuleCounter};
 pub use script::{MutationId, Script, Unread, Verdict};
 pub use sight::{Direction, Qp, Sight};
 pub use spec::Invalid;

@@ -25,7 +25,7 @@ impl Dictionary {
     }
 }
 
-/// The place of a dictionary that is none.
+/// Syntax error in a dictionary, and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotADictionary {
     /// Line, from 1.

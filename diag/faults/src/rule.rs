@@ -14,7 +14,7 @@ use crate::chance::Chance;
 use crate::mutate::Dictionary;
 use crate::sight::{Direction, Qp, Sight};
 
-/// Why a verb fails, or with what a work request completes.
+/// Code of a failure: the errno of a verb, or the status of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused(pub u32);
 
@@ -103,17 +103,17 @@ pub(crate) struct Rule {
     pub(crate) seen: u64,
     /// Packets that a burst still takes.
     pub(crate) left: u64,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counter: Arc<RuleCounter>,
 }
 
-/// A rule as it was written, and how often it struck. Copies of a script share it.
+/// Counter of the packets, calls and completions that a rule struck, with the text of the rule. Copies of a script share it.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct RuleCounter {
     rule: String,
     hits: AtomicU64,
 }
 
-impl Tally {
+impl RuleCounter {
     pub(crate) fn new(rule: &str) -> Self {
         Self { rule: rule.to_owned(), hits: AtomicU64::new(0) }
     }
@@ -177,7 +177,7 @@ impl Rule {
 
     /// Counts a hit, and refuses with a code.
     pub(crate) fn refuses(&self, code: u32) -> Refused {
-        self.tally.hit();
+        self.counter.hit();
         Refused(code)
     }
 

@@ -11,7 +11,7 @@ use urxe_wire::{NakCode, Opcode, RnrTimer, Syndrome};
 
 use crate::chance::throw;
 use crate::mutate::{Dictionary, Mutation, NotADictionary};
-use crate::rule::{Action, Announcement, Refused, Rule, Tally};
+use crate::rule::{Action, Announcement, Refused, Rule, RuleCounter};
 use crate::sequence::Sequence;
 use crate::sight::{Direction, Qp, Sight};
 
@@ -30,9 +30,9 @@ pub enum Verdict {
     Mutate(MutationId),
     /// Delay the packet.
     Delay(Duration),
-    /// Lets so many others of its direction overtake it.
+    /// Hold the packet until so many others of its direction have overtaken it.
     Reorder(u32),
-    /// A response becomes a refusal.
+    /// Turn the response into a refusal with this syndrome.
     Refuse(Syndrome),
     /// Pass the packet, and move its queue pair to ERR.
     BreakQp,
@@ -45,7 +45,7 @@ pub struct MutationId {
     number: u64,
 }
 
-/// A dictionary that cannot be had.
+/// Dictionary that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unread {
     /// Path, as the script has it.
@@ -71,13 +71,13 @@ pub struct Script {
 }
 
 impl Script {
-    /// Rules about packets, verbs and completions, in their order. A rule with several actions counts for all of them.
-    pub fn tallies(&self) -> impl Iterator<Item = &Tally> {
+    /// Counters of the rules about packets, verbs and completions, in their order. A rule with several actions has one.
+    pub fn counters(&self) -> impl Iterator<Item = &RuleCounter> {
         let counted = self.rules.iter().filter(|rule| !matches!(rule.action, Action::Announce(_)));
-        let mut last: Option<&Arc<Tally>> = None;
+        let mut last: Option<&Arc<RuleCounter>> = None;
         counted.filter_map(move |rule| {
-            let is_new = last.replace(&rule.tally).is_none_or(|last| !Arc::ptr_eq(last, &rule.tally));
-            is_new.then_some(&*rule.tally)
+            let is_new = last.replace(&rule.counter).is_none_or(|last| !Arc::ptr_eq(last, &rule.counter));
+            is_new.then_some(&*rule.counter)
         })
     }
 
@@ -132,7 +132,7 @@ impl Script {
                 Action::BreakQp => Verdict::BreakQp,
                 _ => continue,
             };
-            rule.tally.hit();
+            rule.counter.hit();
             return verdict;
         }
         Verdict::Pass

@@ -17,7 +17,7 @@ pub enum Direction {
 pub struct Qp {
     /// Number, which is random.
     pub qpn: Qpn,
-    /// The how manieth it is that was made on the device, counted from 1; `None` if nobody knows.
+    /// Position in the order in which queue pairs of the device were made, counted from 1; `None` if it is not known.
     pub made: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! How scripts are written.
+//! Syntax of scripts.
 //!
 #![doc = concat!("```text\n", include_str!("grammar.txt"), "```")]
 //!
@@ -12,7 +12,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::rule::{Action, Aim, Announcement, Rule, Tally};
+use crate::rule::{Action, Aim, Announcement, Rule, RuleCounter};
 use crate::script::Script;
 use crate::sequence::Until;
 use item::Item;
@@ -21,7 +21,7 @@ use value::nanos;
 /// The grammar, as help texts show it.
 pub const GRAMMAR: &str = include_str!("grammar.txt");
 
-/// Why a script is none.
+/// Error in a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invalid {
     /// The item that makes no sense.
@@ -138,13 +138,13 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
             return Err(Invalid { item: format!("{item}` in `{rule}"), expected });
         }
     }
-    let tally = Arc::new(Tally::new(rule));
+    let counter = Arc::new(RuleCounter::new(rule));
     for action in actions {
         let action = match action {
             Action::Announce(announcement) => Action::Announce(Announcement { after, ..announcement }),
             other => other,
         };
-        script.rules.push(Rule { action, aim: aim.clone(), step, seen: 0, left: 0, tally: Arc::clone(&tally) });
+        script.rules.push(Rule { action, aim: aim.clone(), step, seen: 0, left: 0, counter: Arc::clone(&counter) });
     }
     Ok(())
 }

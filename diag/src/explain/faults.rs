@@ -42,5 +42,5 @@ pub(super) fn summary(format: Format) -> String {
         };
         Line { kind: "faults", code: "faults", what: rule, why: &why, remedy, ..Line::default() }.rendered(format)
     };
-    script.tallies().map(|tally| tell(tally.rule(), tally.hits())).collect()
+    script.counters().map(|counter| tell(counter.rule(), counter.hits())).collect()
 }

@@ -58,8 +58,7 @@ pub fn is_wanted() -> bool {
     !IS_QUIET.get() && super::wanted().is_some()
 }
 
-/// Whether a verb answers by an errno that there is nothing, which is no failure: so polls say that there is no completion
-/// (`ibv_create_cq_ex(3)`).
+/// Whether an errno is a verb's answer rather than a failure: a poll that finds no completion returns ENOENT (`ibv_create_cq_ex(3)`).
 #[must_use]
 pub fn is_answer(verb: Verb, errno: i32) -> bool {
     matches!(verb, Verb::StartPoll | Verb::NextPoll) && errno == libc::ENOENT

@@ -301,7 +301,7 @@ impl Observer {
         held.into_iter().chain(step).chain(lock(&faults.announcements).iter().map(|(at, _)| *at)).min()
     }
 
-    /// A completion comes; perhaps it is to be an error, which costs its queue pair its state: then returns true.
+    /// Makes a completion an error, if a rule says so. Returns true then: its queue pair goes to ERR.
     pub fn spoil(&self, cqe: &mut Cqe) -> bool {
         let Some(faults) = &self.faults else { return false };
         if cqe.status != WcStatus::Success {
@@ -340,7 +340,7 @@ impl Observer {
         due.into_iter().map(|(_, announcement)| announcement).collect()
     }
 
-    /// The device is taken out: nothing reaches it or leaves it any more.
+    /// Takes the device out: packets to and from it are dropped from now on.
     pub fn take_out(&self) {
         if let Some(faults) = &self.faults {
             faults.removed.store(true, Ordering::Relaxed);

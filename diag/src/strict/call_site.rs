@@ -1,4 +1,4 @@
-//! Where in the program a call was made (`URXE_STRICT=backtrace`).
+//! Call sites: the places in the program that called a verb (`URXE_STRICT=backtrace`).
 
 use std::backtrace::Backtrace;
 

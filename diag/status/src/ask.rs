@@ -47,13 +47,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// The number that the process has here, if it can be seen from here and is its user's: another one may have it by now.
+    /// Process id of the device's process, if that is visible in this PID namespace and the report is its own. The process may have
+    /// ended since, and another have its id.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.pid.filter(|pid| self.is_by(Some(u64::from(*pid))))
     }
 
-    /// Whether a report that names this process is by it.
+    /// Whether a report that names this process was made by it.
     #[must_use]
     pub fn is_by(&self, pid: Option<u64>) -> bool {
         let Some(pids) = &self.pids else { return true };

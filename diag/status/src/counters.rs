@@ -1,4 +1,4 @@
-//! Counters of trouble at a device, derived from the engine's events.
+//! Error counters of a device, derived from the engine's events.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -150,7 +150,7 @@ pub(crate) fn named() -> impl Iterator<Item = &'static &'static str> {
 }
 
 impl Counters {
-    /// Counts what the engine reports.
+    /// Counts an event of the engine.
     pub fn count(&self, event: Event) {
         let counter = match event {
             Event::Duplicate { .. } => &self.duplicate_request,

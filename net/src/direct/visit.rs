@@ -45,14 +45,14 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether it has this key, and is shown as it was.
+    /// Whether the region has this key, and its words are unchanged.
     #[inline]
     #[must_use]
     pub fn is(&self, key: u32) -> bool {
         self.key == key && self.words.is(self.version)
     }
 
-    /// Whether the buffer of a receive WQE is in there.
+    /// Whether the buffer of a receive WQE lies in the region.
     #[inline]
     #[must_use]
     pub fn holds(&self, receive: &SharedReceive) -> bool {
@@ -160,7 +160,7 @@ impl Visit {
         is_in
     }
 
-    /// Whether what is copied from or to a region that was entered is still copied from or to that region.
+    /// Whether the region that was entered, and the queue pair, are still shown as they were: what was copied is theirs then.
     #[inline]
     #[must_use]
     pub fn goes_on(&self, region: &Found) -> bool {
@@ -169,7 +169,7 @@ impl Visit {
         self.words.is(self.version) && region.words.is(region.version)
     }
 
-    /// A request was carried out, that would have had so many PSNs and has so many bytes.
+    /// Counts a request that was carried out: the PSNs that its packets would have had, and its bytes.
     #[inline]
     pub fn took(&mut self, psns: u32, bytes: u64) {
         self.taken.psns = self.taken.psns.wrapping_add(psns.into());

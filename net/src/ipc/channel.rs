@@ -67,7 +67,7 @@ impl AsRawFd for Channel {
 
 impl Listener {
     pub(crate) fn open(fds: &Arc<FdSet>, block: u16) -> io::Result<Self> {
-        Ok(Self { socket: fds.adopt(unix::listen(KIND, block)?)?, fds: Arc::clone(fds) })
+        Ok(Self { socket: fds.adopt(unix::listen_for_files(KIND, block)?)?, fds: Arc::clone(fds) })
     }
 
     /// Accepts a connection of the same user; others are closed. `Ok(None)`: there is none.

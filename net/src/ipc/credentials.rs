@@ -79,8 +79,7 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{name}"))
 }
 
-/// Connects to who listens at an abstract name. Does not wait: `WouldBlock` if too many wait there already, as anybody can
-/// arrange.
+/// Connects to an abstract name, without waiting: `WouldBlock` if the backlog of its listener is full, as anybody can arrange.
 ///
 /// # Errors
 /// The system's error.

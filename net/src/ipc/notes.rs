@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use urxe_wire::Qpn;
 
-use crate::ipc::{refuse_files, unix};
+use crate::ipc::unix;
 use crate::qpn_registry::block_of;
 use crate::sys::fd::{Fd, FdSet};
 
@@ -54,7 +54,6 @@ impl Notes {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let std::collections::hash_map::Entry::Vacant(place) = state.listeners.entry(block_of(qpn)) {
             let listener = unix::listen(KIND, block_of(qpn))?;
-            refuse_files(&listener);
             place.insert(self.fds.adopt(listener)?);
         }
         Ok(())

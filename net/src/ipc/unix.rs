@@ -15,8 +15,8 @@ use rustix::net::{
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::ipc::NAME_PREFIX;
 use crate::ipc::credentials::{Credentials, abstract_address, own_uid};
+use crate::ipc::{NAME_PREFIX, bind};
 use crate::sys::borrow;
 
 /// Connections that may wait to be accepted.
@@ -29,10 +29,16 @@ fn name(kind: &str, block: u16) -> io::Result<SockAddr> {
     abstract_address(&format!("{NAME_PREFIX}/{kind}/{block:04x}"))
 }
 
-/// Listens at the name that a block has for this `kind` of thing.
+/// Listens at the name that a block has for this `kind` of thing, and refuses files.
 pub(crate) fn listen(kind: &str, block: u16) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
-    socket.bind(&name(kind, block)?)?;
+    let socket = bind::seqpacket(&name(kind, block)?)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
+}
+
+/// Listens at the name that a block has for this `kind` of thing, for messages with files.
+pub(crate) fn listen_for_files(kind: &str, block: u16) -> io::Result<Socket> {
+    let socket = bind::seqpacket_for_files(&name(kind, block)?)?;
     socket.listen(BACKLOG)?;
     Ok(socket)
 }

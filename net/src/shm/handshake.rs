@@ -53,7 +53,7 @@ impl Purpose {
 
 /// Listens for the rings of a block.
 pub(crate) fn listen(block: u16, purpose: Purpose) -> io::Result<Socket> {
-    unix::listen(purpose.kind(), block)
+    unix::listen_for_files(purpose.kind(), block)
 }
 
 /// Connects to the owner of a block. Fails if none takes such rings, or another user would.

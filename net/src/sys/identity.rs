@@ -1,7 +1,7 @@
-//! Telling whether a descriptor number still is what it was opened as.
+//! Identity of open files: tells whether a descriptor number still refers to the file that was opened.
 //!
 //! An application may close every descriptor of its process, ours among them (daemon(7) does so by the book), and use the
-//! numbers again. What is then under a number is somebody else's: it must not be closed, written to or waited for.
+//! numbers again. The file that a number refers to then is the application's: it must not be closed, written to or waited for.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Notes what is under `fd`, and marks it if need be.
+    /// Reads the identity of the open file under `fd`. Marks the file where its inode does not tell it from others.
     ///
     /// # Errors
     /// Errors of fstat(2).
@@ -30,7 +30,7 @@ impl Identity {
         Ok(Self { device, inode, mark })
     }
 
-    /// Whether that is under `fd` still.
+    /// Whether `fd` still refers to this open file.
     #[must_use]
     pub fn is_under(&self, fd: RawFd) -> bool {
         match self.mark {
@@ -39,8 +39,8 @@ impl Identity {
         }
     }
 
-    /// Whether that, or another file of its kind where those share an inode, is under `fd`. What a mark tells is lost with the
-    /// process that made it.
+    /// Whether `fd` refers to this open file, or to another one with the same inode. For where marks are of no use: the system
+    /// forgets a mark when the process that made it ends.
     #[must_use]
     pub fn may_be_under(&self, fd: RawFd) -> bool {
         inode(fd).is_ok_and(|(device, inode, _)| (device, inode) == (self.device, self.inode))
@@ -96,13 +96,13 @@ pub struct CheckedFd {
 }
 
 impl CheckedFd {
-    /// Whether the number still is what it was, as far as that can be told.
+    /// Whether the number still refers to the file that was opened, as far as that can be told.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.identity.is_none_or(|identity| identity.is_under(self.raw))
     }
 
-    /// Returns the descriptor, if the number still is what it was.
+    /// Returns the descriptor, if the number still refers to the file that was opened.
     #[must_use]
     pub fn into_owned(self) -> Option<OwnedFd> {
         let checked = ManuallyDrop::new(self);

@@ -1,4 +1,4 @@
-//! Learning that another process has ended.
+//! Ends of other processes, by pidfds.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

@@ -20,8 +20,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use urxe_net::identity::{CheckedFd, Identity};
+use urxe_net::ipc::bind;
 use urxe_net::ipc::credentials::{Credentials, own_uid};
-use urxe_net::ipc::refuse_files;
 
 use crate::verbs::quota::Quotas;
 use urxe_runtime::device::Device;
@@ -86,7 +86,8 @@ impl Server {
     /// Starts to answer for the device `name`. `seed` makes the socket's name unlike others.
     pub(crate) fn start(name: &str, device: &Arc<Device>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
         let address = format!("{}{}/{seed:016x}", urxe_status::NAMES, std::process::id());
-        let listener = Arc::new(bind(&SocketAddr::from_abstract_name(address)?)?);
+        let listener = bind::stream(&SocketAddr::from_abstract_name(address)?)?;
+        let listener = Arc::new(CheckedFd::from(OwnedFd::from(listener)));
         remember(&listener);
         let (name, device, quotas, waiting) =
             (name.to_owned(), Arc::clone(device), Arc::clone(quotas), Arc::clone(&listener));
@@ -120,13 +121,6 @@ impl Drop for Server {
             let _ = thread.join();
         }
     }
-}
-
-/// Makes the listening socket.
-fn bind(address: &SocketAddr) -> io::Result<CheckedFd> {
-    let listener = UnixListener::bind_addr(address)?;
-    refuse_files(&listener);
-    Ok(OwnedFd::from(listener).into())
 }
 
 fn remember(listener: &CheckedFd) {

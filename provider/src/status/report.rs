@@ -55,7 +55,7 @@ fn queue_pair(qp: &Qp) -> String {
             object(&[("address", quoted(&address)), ("qpn", attr.dest_qpn.get().to_string()), ("way", way)])
         },
     );
-    let counters: Vec<String> = qp.counted().iter().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
+    let counters: Vec<String> = qp.counters().iter().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
     object(&[
         ("qpn", qp.qpn().get().to_string()),
         ("type", quoted(service(qp_type))),

@@ -136,7 +136,7 @@ impl Device {
         &self.name
     }
 
-    /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
+    /// Bound of congestion windows, in packets. A peer is taken to have a receive buffer as large as this host's.
     pub fn window(&self) -> u32 {
         // Half of it, at what a packet of 4096 bytes costs the kernel in a run.
         u32::try_from(self.port.receive_buffer() / 2 / 4608).unwrap_or(u32::MAX).clamp(16, 256)
@@ -162,13 +162,13 @@ impl Device {
         self.listeners.raise(event_type);
     }
 
-    /// Has events of the port told in this file.
+    /// Adds events of the port and the device to this file from now on.
     pub fn tell_changes(&self, file: &Arc<dyn EventSink>) {
         self.listeners.add(file);
         self.opened();
     }
 
-    /// A completion channel, which ends when the device is taken out.
+    /// Registers a completion channel: its readers get the end of the file when the device is taken out.
     pub fn listen(&self, channel: &Arc<dyn EventSink>) {
         self.listeners.add_channel(channel);
     }
@@ -203,7 +203,7 @@ impl Device {
         port.chain(own)
     }
 
-    /// The device is about to go, and its counters with it: those who look at sysfs want to see them still.
+    /// Reports the final values of the counters, once, before the device closes.
     pub fn settle(&self) {
         if let Some(report) = self.final_counters
             && !self.is_settled.swap(true, Ordering::Relaxed)
@@ -243,7 +243,7 @@ impl Device {
         self.kick.as_raw_fd()
     }
 
-    /// Lends what sending needs.
+    /// Runs `then` with a transmit context that no other thread uses meanwhile.
     #[inline]
     pub fn with_work<T>(&self, then: impl FnOnce(&mut TxContext) -> T) -> T {
         self.contexts.lend(|kept| self.new_work(kept), then)
@@ -285,7 +285,7 @@ impl Device {
         &self.server
     }
 
-    /// Says who takes datagrams to QP1 from now on; before, and after `None`, requests are refused.
+    /// Sets the handler of communication management. Without one, requests that arrive at QP1 are refused.
     pub fn set_gsi(&self, gsi: Option<Arc<dyn Gsi>>) {
         *self.gsi.write().unwrap_or_else(PoisonError::into_inner) = gsi;
     }
@@ -303,8 +303,7 @@ impl Device {
         self.gsi.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says who takes management datagrams of other classes from now on; before, and after `None`, each `Get()` and `Set()`
-    /// is refused.
+    /// Sets the handler of management datagrams of other classes. Without one, each `Get()` and `Set()` is refused.
     pub fn set_mads(&self, mads: Option<Arc<dyn MadHandler>>) {
         *self.mads.write().unwrap_or_else(PoisonError::into_inner) = mads;
     }

@@ -32,7 +32,7 @@ impl Device {
         while let Some(cq) = work.notifications.overruns.pop() {
             self.overrun(&cq, work);
         }
-        for (qpn, event) in work.notifications.events.drain(..) {
+        for (qpn, event) in work.notifications.async_events.drain(..) {
             if let Some(qp) = self.qp(qpn) {
                 qp.raise(event);
             }

@@ -136,7 +136,7 @@ impl Device {
         Drained { most, one_sided, acks_wait: token.waits_until.is_some(), is_left: false }
     }
 
-    /// Takes what is in any socket now; waits for whoever is at it.
+    /// Receives what is in the sockets now. Waits for the receive token if another thread has it.
     pub fn look(&self) {
         let mut token = lock(&self.token);
         token.receiver.woken();
@@ -153,7 +153,8 @@ impl Device {
         })
     }
 
-    /// Looks at the sockets a last time: a port owner has other processes' packets in there.
+    /// Receives a last time before the process exits: the sockets of a port owner may hold packets of other processes, which get
+    /// them.
     pub fn pass_on(&self) {
         const ROUNDS: usize = 64;
         const ATTEMPTS: usize = 100;

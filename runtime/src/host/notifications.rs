@@ -7,7 +7,7 @@ use urxe_status::Counters;
 use urxe_wire::Qpn;
 
 use crate::counter::CompletionCounter;
-use crate::counters::Tally;
+use crate::counters::QpCounters;
 use crate::cq::{Added, Cq};
 use crate::interceptor::{self, Interceptor};
 use crate::srq::{AnySrq, XrcSrqs};
@@ -28,7 +28,7 @@ pub(crate) enum Unacknowledged {
 #[derive(Debug)]
 pub struct PendingNotifications {
     /// Asynchronous events of queue pairs.
-    pub events: Vec<(Qpn, AsyncEvent)>,
+    pub async_events: Vec<(Qpn, AsyncEvent)>,
     /// Completion queues that have just overrun.
     pub overruns: Vec<Arc<Cq>>,
     /// Number of completions.
@@ -43,7 +43,7 @@ pub struct PendingNotifications {
     unacknowledged: Vec<Unacknowledged>,
     /// Completions of received messages are held back.
     holds_received: bool,
-    /// Events of the queue pair at work, for its own counters.
+    /// The engine's events of the queue pair at work, for its own counters.
     traced: Vec<Event>,
     counters: Arc<Counters>,
     xrc_srqs: Arc<XrcSrqs>,
@@ -57,7 +57,7 @@ impl PendingNotifications {
         interceptor: Option<Arc<dyn Interceptor>>,
     ) -> Self {
         Self {
-            events: Vec::new(),
+            async_events: Vec::new(),
             overruns: Vec::new(),
             completions: 0,
             is_broken: false,
@@ -72,17 +72,17 @@ impl PendingNotifications {
         }
     }
 
-    /// Counts what the queue pair at work reported.
+    /// Counts the engine's events of the queue pair at work.
     #[inline]
-    pub(crate) fn count(&mut self, tally: &mut Tally) {
+    pub(crate) fn count(&mut self, counters: &mut QpCounters) {
         if !self.traced.is_empty() {
-            self.traced.drain(..).for_each(|event| tally.count(event));
+            self.traced.drain(..).for_each(|event| counters.count(event));
         }
     }
 
     /// Whether the application is to hear of something.
     pub(crate) const fn has_news(&self) -> bool {
-        !(self.events.is_empty() && self.overruns.is_empty() && self.moderated.is_empty())
+        !(self.async_events.is_empty() && self.overruns.is_empty() && self.moderated.is_empty())
     }
 
     /// Adds the completions held back to their queues.
@@ -261,7 +261,7 @@ impl Consumer for PendingNotifications {
         if let Some(interceptor) = interceptor::active(&self.interceptor) {
             interceptor.async_event(qpn, event);
         }
-        self.events.push((qpn, event));
+        self.async_events.push((qpn, event));
     }
 
     fn trace(&mut self, qpn: Qpn, event: Event) {

@@ -221,6 +221,9 @@ fn check(faulted: u32) -> Result<(), Fault> {
 }
 
 /// Copies from application memory at `from`. As before all that follows, the thread has been through [`admit`].
+///
+/// # Errors
+/// [`Fault`] if part of it is not mapped; `to` may have been written in part.
 //= spec/memory.md#mem-008
 //# Memory that was unmapped while registered MUST fail the work request, not the process.
 pub fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
@@ -232,6 +235,9 @@ pub fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
 }
 
 /// Copies to application memory at `to`; the last byte becomes visible last.
+///
+/// # Errors
+/// [`Fault`] if part of it is not mapped or not writable; a part may have been written.
 ///
 /// # Safety
 /// `[to, to + from.len())` is memory that the application registered for writing.
@@ -247,6 +253,9 @@ pub unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
 /// Copies application memory to application memory, which may be another process's that is mapped here; the last byte becomes
 /// visible last. For processes that no sanitizer watches.
 ///
+/// # Errors
+/// [`Fault`] if part of either is not mapped, or part of `[to, to + length)` not writable; a part may have been written.
+///
 /// # Safety
 /// `[to, to + length)` is memory that an application registered for writing.
 pub unsafe fn copy(to: u64, from: u64, length: u64) -> Result<(), Fault> {
@@ -256,6 +265,9 @@ pub unsafe fn copy(to: u64, from: u64, length: u64) -> Result<(), Fault> {
 }
 
 /// Compare and swap on the eight aligned bytes at `at`.
+///
+/// # Errors
+/// [`Fault`] if they are not mapped or not writable.
 ///
 /// # Safety
 /// As for [`store`].
@@ -271,6 +283,9 @@ pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Faul
 }
 
 /// Fetch and add on the eight aligned bytes at `at`.
+///
+/// # Errors
+/// [`Fault`] if they are not mapped or not writable.
 ///
 /// # Safety
 /// As for [`store`].

@@ -13,12 +13,19 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Zeros.
+    /// Maps zeros, private to this process.
+    ///
+    /// # Errors
+    /// `EINVAL` for no bytes at all, `ENOMEM`, and what else mmap(2) refuses.
     pub fn anonymous(length: usize) -> io::Result<Self> {
         Self::map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
 
     /// Maps the file of `fd`, from `offset` on, which is a multiple of the page size.
+    ///
+    /// # Errors
+    /// `EACCES` if the file is not open for that, `EINVAL` for an offset inside of a page or no bytes at all, `ENODEV` if it cannot be
+    /// mapped, `ENOMEM`, and what else mmap(2) refuses.
     pub fn shared(fd: RawFd, offset: i64, length: usize, write: bool) -> io::Result<Self> {
         let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         Self::map(length, protection, libc::MAP_SHARED, fd, offset)
@@ -46,7 +53,10 @@ impl Drop for Mapping {
     }
 }
 
-/// Writes what is stored there to its file, and waits for that (msync(2)).
+/// Writes the pages of `[address, address + length)` to their file, and waits for that (msync(2)).
+///
+/// # Errors
+/// `ENOMEM` if part of it is not mapped, `EIO` if the file cannot be written.
 pub fn persist(address: u64, length: u64) -> io::Result<()> {
     let start = address - address % page();
     let length = usize::try_from(address - start + length).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -59,7 +69,11 @@ pub fn persist(address: u64, length: u64) -> io::Result<()> {
     }
 }
 
-/// Faults pages in (`MADV_POPULATE_READ` or `_WRITE`). Kernels before 5.14 cannot: then they come when they are used.
+/// Faults the pages of `[address, address + length)` in (`advice` is `MADV_POPULATE_READ` or `_WRITE`). Kernels before 5.14 cannot: the
+/// first access faults each page in there.
+///
+/// # Errors
+/// `ENOMEM` if part of it is not mapped, `EFAULT` where an access would raise SIGBUS, and what else madvise(2) refuses but `EINVAL`.
 pub fn populate(address: u64, length: u64, advice: i32) -> io::Result<()> {
     let start = address - address % page();
     let length = usize::try_from(address - start + length).map_err(|_| io::ErrorKind::InvalidInput)?;

@@ -30,6 +30,9 @@ impl std::error::Error for NotUsable {}
 /// Checks that all of `[start, start + length)` is mapped readable, and writable if `write`.
 ///
 /// Reads `/proc/self/maps`; where that cannot be read, everything passes, and what is wrong shows when it is used.
+///
+/// # Errors
+/// [`NotUsable`] of the first part that does not fit.
 //= spec/memory.md#mem-010
 //# A region MUST NOT be registered over memory that is not mapped, or for writing where it is read only.
 pub fn check(start: u64, length: u64, write: bool) -> Result<(), NotUsable> {

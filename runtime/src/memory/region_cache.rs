@@ -1,4 +1,4 @@
-//! How the engine reaches registered bytes.
+//! Access to registered memory, by the region used last.
 //!
 //! Looking a region up costs a lock and a reference count, as much as copying a hundred bytes. Messages mostly come one
 //! after the other for the same region, so the one used last is cached for the rest of a turn: as long as one queue
@@ -24,7 +24,7 @@ use crate::direct::Attachment;
 use crate::interceptor::{self, Interceptor};
 use crate::xrc::client::is_remote;
 
-/// Regions, and the cached one.
+/// Access to registered memory, which keeps the region used last cached.
 #[derive(Debug)]
 pub struct RegionCache {
     regions: Arc<Regions>,
@@ -59,10 +59,9 @@ enum Owner {
     Kept { generation: u64 },
 }
 
-/// A turn of one queue pair. At its end only a kept region stays cached.
+/// Guard of one turn of one queue pair. At its end only a kept region stays cached.
 ///
-/// Whoever deregisters waits for that, perhaps while it has another queue pair's engine; so within a turn no second one
-/// may be waited for.
+/// Deregistration waits for that, perhaps with another queue pair's engine locked: a turn must not wait for a second engine.
 #[derive(Debug)]
 pub struct Turn<'a>(&'a RegionCache);
 

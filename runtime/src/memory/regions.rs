@@ -122,7 +122,7 @@ fn settle(mut region: Arc<Region>) {
 }
 
 impl Regions {
-    /// No regions, at most `most`; `seed` makes the keys hard to guess.
+    /// Makes an empty table for `most` entries at most; `seed` makes the keys hard to guess.
     pub fn new(most: usize, seed: u64) -> Self {
         Self {
             table: RwLock::new(RegionTable::new(most, seed)),
@@ -133,7 +133,7 @@ impl Regions {
         }
     }
 
-    /// Also reaches memory of other processes.
+    /// Adds the memory of other processes that `client` reaches.
     pub fn with(self, client: &Arc<Client>) -> Self {
         Self { client: Some(Arc::clone(client)), ..self }
     }
@@ -212,6 +212,9 @@ impl Regions {
     }
 
     /// Adds the region that `make` makes for its key.
+    ///
+    /// # Errors
+    /// [`TableFull`]; `make` is not called then.
     pub fn insert(&self, make: impl FnOnce(Key) -> Region) -> Result<Key, TableFull> {
         faultable_copy::admit();
         let key = self.table_mut().insert(make)?;
@@ -239,8 +242,10 @@ impl Regions {
         }
     }
 
-    /// Puts another region into the place of the one with its key. When this returns, nobody uses the old one any
-    /// more.
+    /// Replaces the region that has the key of `region`. When this returns, nobody uses the old one any more.
+    ///
+    /// # Errors
+    /// [`TableError`]; the table is as it was.
     pub fn replace(&self, region: Region) -> Result<(), TableError> {
         let key = region.key;
         let old = self.change(|table| table.replace(region))?;
@@ -251,6 +256,9 @@ impl Regions {
 
     /// Removes a region. When this returns, nobody copies from or to it any more: the memory is the application's own
     /// again.
+    ///
+    /// # Errors
+    /// [`TableError`]; the table is as it was.
     pub fn remove(&self, key: Key) -> Result<(), TableError> {
         let old = self.change(|table| table.remove(key))?;
         self.settle(old, Wait::Long);
@@ -289,6 +297,9 @@ impl Regions {
     }
 
     /// Adds a memory window.
+    ///
+    /// # Errors
+    /// [`TableFull`].
     pub fn insert_window(&self, pd: Pd, kind: WindowType) -> Result<Key, TableFull> {
         self.table_mut().insert_window(pd, kind)
     }
@@ -338,6 +349,9 @@ impl Regions {
     }
 
     /// Removes a memory window; `key` is any that it has had.
+    ///
+    /// # Errors
+    /// [`TableError::NoSuchKey`] if no window has or had it.
     pub fn remove_window(&self, key: Key) -> Result<(), TableError> {
         let old = self.change_window(|table| table.remove_window(key))?;
         if let Some(old) = old {

@@ -1,9 +1,9 @@
-//! How often those who poll look at the clock.
+//! Sampling of the clock by polling threads.
 //!
-//! A look costs as much as half a poll in vain of shared memory, and where the clock is an emulated device more than all
-//! the rest. But what those who poll do by the clock, such as putting the watch off and giving way to others, is about
-//! microseconds. So who spins looks only now and then. Who polls a few queues in a row, and comes back some time later, looks
-//! each time: else the last look would be long ago.
+//! Reading the clock costs as much as half an empty poll of shared memory, and where the clock is an emulated device more than
+//! the rest of the poll. But decisions by the clock, such as putting the watchdog off and yielding, need microseconds only. So a
+//! thread that spins reads the clock now and then. A thread that polls a few queues in a row, and comes back some time later,
+//! reads it each time: else the last reading would be old.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! When an ACK waits for the application's next request.
+//! Delayed ACKs, which wait for the application's next request.
 //!
 //! An application that answers each message at once is the usual case where latency matters, and there an ACK that
 //! leaves by itself costs a system call at both ends and makes the peer look twice. So the ACK of such a queue pair waits

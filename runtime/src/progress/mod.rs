@@ -57,7 +57,7 @@ use tuning::TUNING;
 const MOST_BESIDE: usize = 7;
 
 impl Device {
-    /// The application found its completion queue empty: makes progress in its thread.
+    /// Makes progress in the thread of an application that has found its completion queue empty.
     pub fn polled(&self, going_to_sleep: bool) {
         if clock::is_virtual() {
             return self.polled_in_virtual_time();
@@ -148,7 +148,7 @@ impl Device {
         self.policy.poll_found(None);
     }
 
-    /// The application will wait for an event instead of polling.
+    /// Notes that the application will wait for an event instead of polling.
     pub fn stopped_polling(&self) {
         if self.policy.stops_polling() {
             self.wake();
@@ -167,6 +167,9 @@ impl Device {
 }
 
 /// Starts the background thread of a device.
+///
+/// # Errors
+/// `EAGAIN` at the limit of threads or of memory, and what else pthread_create(3) refuses.
 pub fn start(device: Arc<Device>) -> std::io::Result<JoinHandle<()>> {
     let run = move || {
         let _unchecked = sanitizer::Unchecked::begin();

@@ -1,4 +1,4 @@
-//! How slow the machine is.
+//! Scale of short durations to the speed of the machine.
 //!
 //! Whether an answer is prompt, and somebody still polls, is judged by times of tens of microseconds, chosen where a
 //! system call takes a tenth of one. In an emulated processor, where each takes ten times as long (and reading the clock

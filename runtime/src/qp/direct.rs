@@ -36,7 +36,7 @@ impl Qp {
         if !self.inbox.is_empty() {
             return self.turn_of(inner, work, Act::Aside, &clock, post);
         }
-        let Inner { engine, sides, tally, unacknowledged, delayed_ack, .. } = &mut *inner;
+        let Inner { engine, sides, counters, unacknowledged, delayed_ack, .. } = &mut *inner;
         work.notifications.queue_behind(unacknowledged);
         let mut io =
             Io { clock: &clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
@@ -50,7 +50,7 @@ impl Qp {
         if let (Some(sides), Some(reach)) = (sides, self.device.direct()) {
             sides.update(reach, engine);
         }
-        work.notifications.count(tally);
+        work.notifications.count(counters);
         drop(inner);
         self.device.deliver_notifications(work);
         result
@@ -68,7 +68,7 @@ impl Qp {
         if !inner.goes_straight() || !self.inbox.is_empty() {
             return self.turn_of(inner, work, Act::Send, &clock, post);
         }
-        let Inner { engine, sides, tally, .. } = &mut *inner;
+        let Inner { engine, sides, counters, .. } = &mut *inner;
         let Some(sides) = sides else { return self.turn_of(inner, work, Act::Send, &clock, post) };
         work.memory.set_peer(sides.lend_peer());
         let turn = work.memory.turn();
@@ -78,7 +78,7 @@ impl Qp {
         engine.end_posting();
         drop(turn);
         sides.give_peer(work.memory.take_peer());
-        work.notifications.count(tally);
+        work.notifications.count(counters);
         if engine.has_output() || work.notifications.is_broken() {
             self.turn_of(inner, work, Act::Send, &clock, |_, _| ());
         } else {
@@ -95,7 +95,7 @@ impl CompletesDirect for Qp {
         self.device.with_work(|work| {
             let Some(mut inner) = try_lock(&self.inner) else { return };
             let clock = LazyInstant::default();
-            let Inner { engine, sides, tally, unacknowledged, .. } = &mut *inner;
+            let Inner { engine, sides, counters, unacknowledged, .. } = &mut *inner;
             let (Some(sides), Some(reach)) = (sides, self.device.direct()) else { return };
             work.notifications.queue_behind(unacknowledged);
             let mut io = Io {
@@ -111,7 +111,7 @@ impl CompletesDirect for Qp {
                 return;
             }
             sides.update(reach, engine);
-            work.notifications.count(tally);
+            work.notifications.count(counters);
             drop(inner);
             self.device.deliver_notifications(work);
         });

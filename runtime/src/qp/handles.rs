@@ -19,7 +19,7 @@ impl Qp {
         }
     }
 
-    /// Opens it once more, under another `ibv_qp`. False if it is being destroyed.
+    /// Opens the queue pair once more, under another `ibv_qp` (`ibv_open_qp(3)`). False if it is being destroyed.
     pub fn open(&self, events: AsyncEvents) -> bool {
         let mut listeners = lock(&self.listeners);
         let alive = !listeners.is_empty();
@@ -64,7 +64,7 @@ impl Qp {
         lock(&self.inner).engine.detach_counters();
     }
 
-    /// Removes its completions from the queues: those of a queue pair that is no more, or is as good as new.
+    /// Removes the queue pair's completions from their queues, when it is destroyed or reset.
     pub fn forget_completions(&self) {
         {
             let mut inner = lock(&self.inner);

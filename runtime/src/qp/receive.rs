@@ -7,7 +7,7 @@ use urxe_wire::{Opcode, Packet};
 
 use super::{Inner, Qp};
 use crate::clock::LazyInstant;
-use crate::counters::{Tally, Traffic};
+use crate::counters::{QpCounters, Traffic};
 use crate::host::{DeviceHost, Origin, TxContext};
 use crate::lock;
 
@@ -18,7 +18,7 @@ use crate::lock;
 fn answer_marks(
     engine: &mut QueuePair<DeviceHost>,
     io: &mut Io<'_, DeviceHost>,
-    tally: &mut Tally,
+    counters: &mut QpCounters,
     run: &RxBatch<'_>,
     marks: Marks,
     packets: u32,
@@ -30,7 +30,7 @@ fn answer_marks(
     *io.network.sent() = Traffic::default();
     if engine.handle_marks(io, &Origin::from(run.headers()), marks, packets) {
         io.network.flush();
-        tally.sent.take(io.network.sent());
+        counters.sent.take(io.network.sent());
     }
 }
 
@@ -59,7 +59,7 @@ impl Qp {
     ) -> Taken {
         let (mut accepted, origin) = (false, Origin::from(run.headers()));
         let (mut marks, mut packets) = (Marks::of_class(run.headers().tclass), 0);
-        let Inner { engine, tally, unacknowledged, last_ack, sides, .. } = inner;
+        let Inner { engine, counters, unacknowledged, last_ack, sides, .. } = inner;
         work.notifications.queue_behind(unacknowledged);
         let _turn = work.memory.turn();
         let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
@@ -71,7 +71,7 @@ impl Qp {
         for datagram in run.datagrams() {
             match &datagram.packet() {
                 Ok(packet) => {
-                    tally.received.add(datagram.payload.len());
+                    counters.received.add(datagram.payload.len());
                     let taken = engine.handle_packet(&mut io, packet, &origin);
                     marks.add(taken & packet.bth().fecn, taken & packet.bth().becn);
                     packets += 1;
@@ -79,14 +79,14 @@ impl Qp {
                 }
                 Err(bad) => {
                     if *bad == BadPacket::Damaged {
-                        tally.damaged();
+                        counters.damaged();
                     }
                     self.device.count_bad(*bad);
                 }
             }
         }
         if marks.any() {
-            answer_marks(engine, &mut io, tally, run, marks, packets);
+            answer_marks(engine, &mut io, counters, run, marks, packets);
         }
         if io.consumer.take_broken() {
             engine.fail(&mut io);
@@ -94,7 +94,7 @@ impl Qp {
         if let (Some(sides), Some(reach)) = (sides, self.device.direct()) {
             sides.update(reach, engine);
         }
-        work.notifications.count(tally);
+        work.notifications.count(counters);
         // Nothing is owed, or the peer's process has the ACK, whatever becomes of this one.
         if !engine.owes_answer() || last_ack.leave(engine) {
             work.notifications.complete_unacknowledged(engine.config().recv_cq.as_ref());
@@ -115,7 +115,7 @@ impl Qp {
             self.damaged();
             return false;
         };
-        lock(&self.inner).tally.received.add(length);
+        lock(&self.inner).counters.received.add(length);
         self.drive(work, |engine, io| {
             let accepted = engine.handle_packet(io, packet, origin);
             let bth = packet.bth();
@@ -130,6 +130,6 @@ impl Qp {
 
     /// Counts a damaged packet that claims to be for the queue pair.
     pub(crate) fn damaged(&self) {
-        lock(&self.inner).tally.damaged();
+        lock(&self.inner).counters.damaged();
     }
 }

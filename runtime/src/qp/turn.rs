@@ -60,7 +60,7 @@ impl Qp {
         })
     }
 
-    /// Lets `act` at the engine, sends what comes of it, and sees to timers and events.
+    /// Runs `act` on the engine, transmits what results, and sets timers and raises events.
     pub fn drive<T>(
         &self,
         work: &mut TxContext,
@@ -69,7 +69,7 @@ impl Qp {
         self.turn(work, Act::Other, act)
     }
 
-    /// Changes its state. What it owes its peer leaves before: in the state that comes it may be forgotten.
+    /// Changes the state of the queue pair. Acknowledgements and responses that it owes leave before: the new state may forget them.
     pub fn modify<T>(
         &self,
         work: &mut TxContext,
@@ -116,7 +116,7 @@ impl Qp {
         if has_packets {
             self.take_inbox(&mut inner, work, clock);
         }
-        let Inner { engine, delayed_ack, tally, unacknowledged, sides, neighbor, .. } = &mut *inner;
+        let Inner { engine, delayed_ack, counters, unacknowledged, sides, neighbor, .. } = &mut *inner;
         if let (Some(sides), Some(reach)) = (&mut *sides, self.device.direct()) {
             work.memory.set_peer(sides.take_peer(reach, engine, kind == Act::Send));
         }
@@ -181,8 +181,8 @@ impl Qp {
         }
         work.notifications.give_unacknowledged(unacknowledged);
         work.notifications.release();
-        tally.sent.take(work.sender.sent());
-        work.notifications.count(tally);
+        counters.sent.take(work.sender.sent());
+        work.notifications.count(counters);
         // The clock is looked at when the packets have left: their receiver need not wait for that.
         if kind == Act::Send {
             delayed_ack.answered(clock);

@@ -52,7 +52,7 @@ pub fn find() {
     }
 }
 
-/// Whether any of them watches this process.
+/// Whether a sanitizer or valgrind watches this process.
 pub fn is_watched() -> bool {
     runtimes().is_some()
 }
@@ -62,7 +62,7 @@ fn runtimes() -> Option<&'static Runtimes> {
     if IS_WATCHED.load(Ordering::Relaxed) { RUNTIMES.get() } else { None }
 }
 
-/// Part of the library's code: what it reads and writes in this thread meanwhile is checked and reported by nobody.
+/// Guard: while it lives, sanitizers neither check nor report what the library reads and writes in this thread.
 #[derive(Debug)]
 #[must_use]
 pub struct Unchecked {
@@ -104,7 +104,7 @@ fn switch(runtimes: &Runtimes, begin: bool) {
     }
 }
 
-/// The application posts: what it has done until now comes before every later completion.
+/// Orders what the application has done until now, as it posts, before every later completion.
 #[inline]
 pub fn posting() {
     if let Some(runtimes) = runtimes() {
@@ -112,7 +112,7 @@ pub fn posting() {
     }
 }
 
-/// The application is given a completion.
+/// Orders what was done before requests were posted before what the application does next, as it gets a completion.
 #[inline]
 pub fn completed() {
     if let Some(runtimes) = runtimes() {

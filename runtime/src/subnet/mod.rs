@@ -182,7 +182,7 @@ impl<C: Clone> Fabric<C> {
         device.net().lids().assign(Some(PortLids { lid, sm_lid, ..PortLids::default() }));
     }
 
-    /// Does what is due.
+    /// Handles the timers that have expired.
     pub fn handle_timeout(&mut self, device: &Device, now: Instant) {
         if self.look_at.is_some_and(|at| at <= now) {
             self.look(device, now);
@@ -225,7 +225,7 @@ impl<C: Clone> Fabric<C> {
         Some(Address { local, remote, qpn, flow_label: 0, traffic_class: 0, hop_limit: 64 })
     }
 
-    /// Sends what an agent wants sent to a node that is no host.
+    /// Sends a datagram of an agent to a node that is no host.
     pub fn send_to_node(&mut self, device: &Device, lid: Lid, qpn: Qpn, datagram: &[u8; MAD_LEN]) {
         if let Err(refusal) = self.subnet.send(clock::now(), lid, qpn, datagram) {
             count(device, refusal);
@@ -269,7 +269,7 @@ impl<C: Clone> Fabric<C> {
         agent == self.agent
     }
 
-    /// Does what the subnet wants done. Returns whether there was anything.
+    /// Carries out what the subnet puts out: datagrams, events and answers. Returns whether there was anything.
     pub fn pump(&mut self, device: &Device, work: &mut TxContext, psn: &mut Psn, port: &mut MadPort<C>) -> bool {
         let mut has_more = self.settle(device, port);
         while let Some(output) = self.subnet.poll_output() {

@@ -1,4 +1,4 @@
-//! When to look whether a program of the host is the subnet manager: it takes system calls, and datagrams ask for it.
+//! Pace of looking for a subnet manager among the programs of the host: a look takes system calls, and each datagram would ask for one.
 
 use std::time::Duration;
 

@@ -63,13 +63,16 @@ impl Client {
     }
 
     /// Shares a domain with whoever else has this file.
+    ///
+    /// # Errors
+    /// `EMFILE` or `ENFILE` if the file cannot be kept open; the domain is not shared then.
     pub fn join(&self, domain: XrcDomain, inode: Inode, file: BorrowedFd<'_>) -> io::Result<()> {
         let file = Arc::new(self.port.keep_file(file)?);
         self.tables().domains.insert(domain, (inode, file));
         Ok(())
     }
 
-    /// Ends that.
+    /// Stops sharing a domain.
     pub fn leave(&self, domain: XrcDomain) {
         let mut tables = self.tables();
         tables.domains.remove(&domain);
@@ -127,6 +130,10 @@ impl Client {
     }
 
     /// Reads or writes memory of another process.
+    ///
+    /// # Errors
+    /// The refusal of that process; [`Refusal::Silent`] if it does not answer in time, [`Refusal::Vanished`] if it has ended, or may have
+    /// executed an atomic whose answer is lost.
     pub fn access(&self, request: &AccessRequest, op: &mut MemoryOp<'_>) -> Result<u64, Refusal> {
         let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = request.by;
         let srq = self.tables().srqs.get(&pd).cloned();
@@ -134,6 +141,9 @@ impl Client {
     }
 
     /// Unbinds a memory window of another process.
+    ///
+    /// # Errors
+    /// The refusal of that process; [`Refusal::Vanished`] if it has ended or does not answer in time.
     pub fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
         let srq = self.tables().srqs.get(&pd).cloned().ok_or(Refusal::Vanished)?;
         // What is invalidated cannot be so once more.

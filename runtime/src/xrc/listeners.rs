@@ -1,4 +1,4 @@
-//! Where other processes ask for XRC SRQs of this one, and the thread that answers them.
+//! Listening sockets for processes that use XRC SRQs of this one, and the thread that answers.
 
 use std::collections::HashMap;
 use std::io;

@@ -48,7 +48,7 @@ impl Device {
         Ok(())
     }
 
-    /// Ends that, and gives its number back.
+    /// Removes an XRC SRQ, and gives its number back.
     pub fn remove_srq(&self, srq: &Srq) {
         if let Some(xrc) = srq.xrc() {
             self.xrc_srqs().remove(xrc);

@@ -26,7 +26,7 @@ fn messages_of_one_device_stay_inside() {
             assert_eq!(a.count(counter), 0, "{counter}");
         }
         assert_eq!((a.count("tx_packets"), a.count("tx_bytes")), (a.count("rx_packets"), a.count("rx_bytes")));
-        let qp = |node: &Node| node.qp.counted().into_iter().collect::<std::collections::HashMap<_, _>>();
+        let qp = |node: &Node| node.qp.counters().into_iter().collect::<std::collections::HashMap<_, _>>();
         assert_eq!(qp(&a)["tx_packets"] + qp(&b)["tx_packets"], a.count("tx_packets"));
         assert_eq!(qp(&a)["rx_bytes"], qp(&b)["tx_bytes"]);
     });

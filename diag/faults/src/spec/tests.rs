@@ -42,7 +42,7 @@ fn hits_are_counted_by_rule() {
     }
     copy.packet(&sight(Operation::SendOnly, Direction::Sent));
     assert_eq!(copy.verb(Verb::RegMr), None);
-    let told: Vec<_> = script.tallies().map(|tally| (tally.rule(), tally.hits())).collect();
+    let told: Vec<_> = script.counters().map(|counter| (counter.rule(), counter.hits())).collect();
     let wanted = [("drop,nth=2", 1), ("fail=reg_mr:ENOMEM,nth=99", 0), ("dup=1%,corrupt,opcode=SEND", 4)];
     assert_eq!(told, wanted);
 }

@@ -1,4 +1,4 @@
-//! Whether long copies are quicker by words than by bytes.
+//! Choice between copying by words and by bytes.
 //!
 //! A processor that is told to copy bytes copies lines of its cache; told to copy words it does so only where both ends lie
 //! alike in a line. QEMU's emulated one goes from one byte or word to the next, in the same time for either. It says who it

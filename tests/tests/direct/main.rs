@@ -1,27 +1,24 @@
 //! One-sided requests that go straight to the memory of another process of the host (`URXE_DIRECT=1`).
 
-#[path = "direct/lists.rs"]
 mod lists;
-#[path = "direct/mappings.rs"]
 mod mappings;
-#[path = "direct/memory.rs"]
 mod memory;
-#[path = "direct/messages.rs"]
 mod messages;
-#[path = "direct/stopped.rs"]
+mod observed;
+mod rights;
 mod stopped;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::datagram::towards;
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, pattern};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
-    Change, Context, End, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status, Wc,
+    Change, Context, End, Mr, Op, Options, PATIENCE, Pair, Qp, RecvWr, Remote, SendWr, Status, Wc,
 };
 use urxe_tests::{GID_IPV4, World, in_world_with, own_counter as counter};
 
@@ -233,155 +230,6 @@ fn order_among_packets() {
     });
 }
 
-/// A request that is refused, and how: to memory that may be written to, or only read.
-type Wrong = fn(&Pair, &Mr, &Mr) -> Result<(Op, Status)>;
-
-/// Requests that the responder refuses go by packets, and fail as they always do.
-#[test]
-fn refused_requests_go_by_packets_and_fail() {
-    in_direct_world(|| {
-        let wrong: [(&str, Wrong); 6] = [
-            ("a wrong key", |_, memory, _| {
-                Ok((Op::Write(Remote { rkey: memory.rkey() ^ 1, ..memory.at(0) }), Status::REM_ACCESS_ERR))
-            }),
-            ("bounds", |_, memory, _| Ok((Op::Write(memory.at(PAGE - 4)), Status::REM_ACCESS_ERR))),
-            ("rights", |_, _, readable| Ok((Op::Write(readable.at(0)), Status::REM_ACCESS_ERR))),
-            ("another domain", |pair, _, _| {
-                let other = Mr::alloc(&Pd::new(&pair.far.context)?, PAGE, ALL_ACCESS)?;
-                let at = other.at(0);
-                std::mem::forget(other);
-                Ok((Op::Read(at), Status::REM_ACCESS_ERR))
-            }),
-            ("an odd address", |_, memory, _| {
-                Ok((Op::FetchAdd { remote: memory.at(4), add: 1 }, Status::REM_INV_REQ_ERR))
-            }),
-            ("a key of before", |pair, _, _| {
-                let gone = pair.far.region(PAGE)?;
-                let at = gone.at(0);
-                succeeds(&pair.near, Op::Write(at), &[pair.near.region(PAGE)?.sge(0, 8)])?;
-                gone.dereg()?;
-                Ok((Op::Write(at), Status::REM_ACCESS_ERR))
-            }),
-        ];
-        for (what, make) in wrong {
-            let pair = Pair::new(&Options::default())?;
-            let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
-            let readable = Mr::alloc(&pair.far.pd, PAGE, v::IBV_ACCESS_REMOTE_READ)?;
-            for _ in 0..100 {
-                succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
-            }
-            let (op, status) = make(&pair, &memory, &readable)?;
-            let wc = pair.near.complete(&SendWr::new(op, &[local.sge(0, 8)]))?;
-            ensure!(wc.status == status, "{what}: {wc:?}");
-            ensure!(pair.far.qp.state()? == v::IBV_QPS_ERR, "{what}: the responder goes on");
-        }
-        // The local side: no key gives the buffer.
-        let pair = Pair::new(&Options::default())?;
-        let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
-        succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
-        let sge = v::ibv_sge { lkey: local.lkey() ^ 1, ..local.sge(0, 8) };
-        let wc = pair.near.complete(&SendWr::new(Op::Read(memory.at(0)), &[sge]))?;
-        ensure!(wc.status == Status::LOC_PROT_ERR, "{wc:?}");
-        Ok(())
-    });
-}
-
-/// Rights of the queue pair, its states and new connections.
-#[test]
-fn states_and_rights_of_queue_pairs() {
-    in_direct_world(|| {
-        let options = Options { access: v::IBV_ACCESS_REMOTE_READ, ..Options::default() };
-        let pair = Pair::new(&options)?;
-        let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
-        for _ in 0..100 {
-            succeeds(&pair.near, Op::Read(memory.at(0)), &[local.sge(0, 8)])?;
-        }
-        let wc = pair.near.complete(&SendWr::new(Op::Write(memory.at(0)), &[local.sge(0, 8)]))?;
-        ensure!(wc.status == Status::REM_ACCESS_ERR || wc.status == Status::REM_INV_REQ_ERR, "{wc:?}");
-
-        // The responder in ERR, in RESET, and connected anew with other PSNs.
-        let impatient = Options { timeout: 10, retry_cnt: 1, ..Options::default() };
-        for state in [v::IBV_QPS_ERR, v::IBV_QPS_RESET] {
-            let pair = Pair::new(&impatient)?;
-            let memory = pair.far.region(PAGE)?;
-            let local = pair.near.region(PAGE)?;
-            for round in 0..3_u64 {
-                let before = counter("direct_requests")?;
-                for _ in 0..100 {
-                    succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
-                }
-                ensure!(counter("direct_requests")? > before, "round {round}: not direct");
-                pair.far.qp.modify(&Change::to(state))?;
-                memory.pages().write(0, &77_u64.to_ne_bytes());
-                let wc = pair.near.complete(&SendWr::new(Op::Write(memory.at(0)), &[local.sge(0, 8)]))?;
-                ensure!(wc.status == Status::RETRY_EXC_ERR, "{wc:?}");
-                ensure!(memory.pages().read_u64(0) == 77, "written all the same");
-                for end in [&pair.near, &pair.far] {
-                    end.qp.modify(&Change::to(v::IBV_QPS_RESET))?;
-                    end.send_cq.poll(256)?;
-                }
-                pair.connect(&impatient)?;
-            }
-        }
-        Ok(())
-    });
-}
-
-/// A right that `ibv_modify_qp(3)` has taken away stays away, whatever comes for the queue pair meanwhile and shows it to its peer again.
-#[test]
-fn rights_taken_away_from_a_busy_queue_pair() {
-    in_direct_world(|| {
-        for round in 0..40 {
-            let pair = Pair::new(&Options::default())?;
-            let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
-            let inbox = pair.far.region(PAGE)?;
-            let before = counter("direct_requests")?;
-            for _ in 0..20 {
-                succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
-            }
-            ensure!(counter("direct_requests")? > before, "round {round}: not direct");
-            memory.pages().write(0, &77_u64.to_ne_bytes());
-            local.pages().write(0, &78_u64.to_ne_bytes());
-            let (has_begun, ends, has_ended) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
-            std::thread::scope(|scope| -> Result<()> {
-                let sender = scope.spawn(|| -> Result<()> {
-                    let burst = vec![SendWr::new(Op::Send, &[local.sge(0, 8)]); 8];
-                    while !ends.load(Ordering::Relaxed) {
-                        pair.near.qp.post_sends(&burst)?;
-                        let all = pair.near.send_cq.take(burst.len())?;
-                        ensure!(all.iter().all(|wc| wc.status == Status::SUCCESS), "{all:?}");
-                        has_begun.store(true, Ordering::Relaxed);
-                    }
-                    Ok(())
-                });
-                for _ in 0..2 {
-                    scope.spawn(|| {
-                        while !has_ended.load(Ordering::Relaxed) {
-                            // The queue may be full: it was looked at all the same.
-                            let _ = pair.far.qp.post_recv(&RecvWr::new(1, &[inbox.sge(0, 8)]));
-                            let _ = pair.far.recv_cq.poll(64);
-                        }
-                    });
-                }
-                while !has_begun.load(Ordering::Relaxed) && !sender.is_finished() {
-                    std::thread::yield_now();
-                }
-                let change = Change::to(v::IBV_QPS_RTS)
-                    .with(v::IBV_QP_ACCESS_FLAGS, |attr| attr.qp_access_flags = v::IBV_ACCESS_REMOTE_READ);
-                let changed = pair.far.qp.modify(&change);
-                ends.store(true, Ordering::Relaxed);
-                let sent = sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"));
-                has_ended.store(true, Ordering::Relaxed);
-                changed?;
-                sent?
-            })?;
-            let wc = pair.near.complete(&SendWr::new(Op::Write(memory.at(0)), &[local.sge(0, 8)]))?;
-            ensure!(wc.status != Status::SUCCESS && memory.pages().read_u64(0) == 77, "round {round}: {wc:?}");
-        }
-        Ok(())
-    });
-}
-
 fn connect_uc(qp: &Qp, peer: u32, gid: [u8; 16], access: u32) -> Result<()> {
     qp.modify(&Change::init(access))?;
     let mask = v::IBV_QP_AV | v::IBV_QP_PATH_MTU | v::IBV_QP_DEST_QPN | v::IBV_QP_RQ_PSN;
@@ -462,98 +310,5 @@ fn the_last_bytes_come_last() {
             ensure!(reader.join().ok() == Some(None), "the last word came first");
             Ok(())
         })
-    });
-}
-
-/// Runs a process that has `variable`, and one without it, as target and requester: all that goes between them goes by packets.
-fn goes_by_packets(variable: &str, is_target_observed: bool) -> Result<()> {
-    // SAFETY: nobody else reads the environment of a process that has just been forked.
-    let forget = || unsafe { std::env::remove_var(variable) };
-    let child = Child::fork(|parent| {
-        if !is_target_observed {
-            forget();
-        }
-        target(parent)
-    })?;
-    if is_target_observed {
-        forget();
-    }
-    let mut scene = Scene::introduced(child)?;
-    scene.local.pages().write(0, &pattern(2, 100));
-    for _ in 0..100 {
-        scene.complete(Op::Write(scene.at(8)), 0, 100)?;
-        scene.complete(Op::Read(scene.at(8)), 200, 100)?;
-    }
-    scene.expects(2, 8, 100)?;
-    ensure!(counter("direct_requests")? == 0, "{} are direct", counter("direct_requests")?);
-    scene.finish()
-}
-
-/// Both roles of a device that is observed.
-fn both_go_by_packets(variable: &str) -> Result<()> {
-    for is_target_observed in [false, true] {
-        // In a process of its own: another may not read the environment again.
-        let role = Child::fork(|_| goes_by_packets(variable, is_target_observed))?;
-        role.finish().with_context(|| format!("{variable} of the target: {is_target_observed}"))?;
-    }
-    Ok(())
-}
-
-/// A world as for direct requests, with another variable.
-fn observing<'a>(variable: &'a str, value: &'a str) -> impl FnOnce(&World) -> Result<()> + 'a {
-    move |world| {
-        world.host().go_direct();
-        world.host().set_env(variable, value);
-        Ok(())
-    }
-}
-
-#[test]
-fn strict_devices() {
-    in_world_with(observing("URXE_STRICT", "1"), || both_go_by_packets("URXE_STRICT"));
-}
-
-#[test]
-fn devices_that_are_strict_about_the_order_of_writes() {
-    in_world_with(observing("URXE_STRICT", "write-order"), || both_go_by_packets("URXE_STRICT"));
-}
-
-#[test]
-fn captured_devices() {
-    let capturing = |world: &World| {
-        let file = world.dir().join("it-%p.pcapng");
-        observing("URXE_PCAP", file.to_str().context("a name in UTF-8")?)(world)
-    };
-    in_world_with(capturing, || both_go_by_packets("URXE_PCAP"));
-}
-
-#[test]
-fn devices_with_faults() {
-    // None that strikes here.
-    in_world_with(observing("URXE_FAULTS", "drop,opcode=SEND"), || both_go_by_packets("URXE_FAULTS"));
-}
-
-#[test]
-fn devices_with_quirks() {
-    in_world_with(observing("URXE_QUIRKS", "7"), || both_go_by_packets("URXE_QUIRKS"));
-}
-
-/// Explanations are of failures: they need no packets of requests that succeed.
-#[test]
-fn explained_devices() {
-    in_world_with(observing("URXE_EXPLAIN", "failure"), || Scene::new()?.finish());
-}
-
-/// Without the option nothing is direct.
-#[test]
-fn off_by_default() {
-    urxe_tests::in_world(|| {
-        let pair = Pair::new(&Options::default())?;
-        let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
-        for _ in 0..100 {
-            succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
-        }
-        ensure!(counter("direct_requests")? == 0);
-        Ok(())
     });
 }
