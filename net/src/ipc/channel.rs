@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::ipc::unix;
+use crate::ipc::{refuse_files, unix};
 use crate::sys::borrow;
 use crate::sys::fd::{Fd, FdSet};
 
@@ -104,6 +104,11 @@ impl Channel {
         unix::send_file(self.as_raw_fd(), bytes, file.as_raw_fd())
     }
 
+    /// Refuses files from now on: the one that was expected has come.
+    pub fn refuse_files(&self) {
+        refuse_files(&self.socket);
+    }
+
     /// Takes the next message into `buffer`, and the file that came with it. `Ok(None)`: there is none now.
     ///
     /// # Errors
@@ -173,6 +178,11 @@ mod tests {
         let (length, came) = far.receive(&mut buffer).unwrap().unwrap();
         assert!(&buffer[..length] == b"onetwo" && came.is_none());
         assert!(far.receive(&mut buffer).unwrap().is_none());
+
+        far.refuse_files();
+        let refuses = near.send_file(b"late", &KeptFile::new(&fds, file.as_fd()).unwrap()).is_err();
+        assert_eq!(refuses, refuse_files(&near));
+        assert!(refuses || far.receive(&mut buffer).is_ok());
 
         let soon = Instant::now() + Duration::from_millis(5);
         assert!(near.receive_until(&mut buffer, soon).unwrap().is_none());

@@ -44,8 +44,10 @@ mod tests {
         refuse_files(&listener);
         let client = unix::connect("refused", block).unwrap();
         assert_eq!(send(&client).is_err(), is_known);
-        let _accepted = unix::accept(listener.as_raw_fd()).unwrap().unwrap();
+        let accepted = Socket::from(unix::accept(listener.as_raw_fd()).unwrap().unwrap());
         assert_eq!(send(&client).is_err(), is_known);
+        // Nor does whoever connects take any, from the first.
+        assert_eq!(send(&accepted).is_err(), is_known);
         // Messages without files pass.
         unix::send_files(client.as_raw_fd(), b"y", &[] as &[BorrowedFd<'_>]).unwrap();
     }

@@ -229,6 +229,7 @@ impl Connection {
     fn act(&mut self, device: &Device, request: &Request<'_>, file: Option<OwnedFd>) -> Option<()> {
         if let Request::Join { interface } = *request {
             self.domain = self.domain.or(domain(device, interface, file?));
+            self.channel.refuse_files();
             return self.domain.map(drop);
         }
         // Nothing else before that.
