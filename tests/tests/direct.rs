@@ -1,5 +1,7 @@
 //! One-sided requests that go straight to the memory of another process of the host (`URXE_DIRECT=1`).
 
+#[path = "direct/commits.rs"]
+mod commits;
 #[path = "direct/lists.rs"]
 mod lists;
 #[path = "direct/mappings.rs"]

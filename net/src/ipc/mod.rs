@@ -22,6 +22,7 @@ pub use channel::{Channel, KeptFile, Listener};
 pub use credentials::Credentials;
 pub use notes::Notes;
 pub use passed_files::refuse_files;
+pub use sealed_file::commit;
 
 /// Prefix of every name of this crate in the abstract namespace; the digit is the version of the protocols there.
 pub(crate) const NAME_PREFIX: &str = "urxe/1";
