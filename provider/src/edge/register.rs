@@ -168,6 +168,8 @@ fn add(copy: &Exporter) {
         Err(LookupError::NotLoaded) => return,
         Err(error) => return refuse(&copy.path, &error),
     };
+    // Whoever has loaded this library may close it, and libibverbs does not forget it then.
+    stub::stay_loaded();
     urxe_runtime::fork::notice();
     if let Err(error) = kernel::hook::install(library.address()) {
         return refuse(&copy.path, &format_args!("cannot divert libibverbs' system calls: {error}"));
@@ -177,7 +179,8 @@ fn add(copy: &Exporter) {
         if !all.iter().any(|one| one.library.address() == registration.library.address()) {
             all.push(registration);
             // Here, so that another thread which finds the copy known finds it registered: it adds to a list, and no more.
-            // SAFETY: the ops are the same in every version, never freed, and neither are we: libibverbs unloads no provider.
+            // SAFETY: the ops have the same shape in every version, and their box is leaked. The functions and the table that they name are
+            // this library's, which stays loaded from the call above on.
             unsafe { registration.library.register_driver(&registration.ops) };
         }
     });
