@@ -149,7 +149,7 @@ impl Role {
 
 /// Connects to the owner. It may have gone meanwhile, or not be listening yet: then the place is vacant for now.
 fn follow(fds: &Arc<FdSet>, name: &SockAddr, local: SocketAddr) -> io::Result<Role> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    let socket = unix::client()?;
     match socket.connect(name) {
         Ok(()) if unix::is_same_user(socket.as_raw_fd()) => Ok(Role::Follower { owner: fds.adopt(socket)? }),
         Ok(()) => {
@@ -171,7 +171,7 @@ fn listen_for_guests(fds: &Arc<FdSet>, local: SocketAddr) -> io::Result<Fd> {
 
 /// Connects where the owner listens for followers of other users, if it is the owner who does.
 fn follow_as_guest(fds: &Arc<FdSet>, local: SocketAddr, owner: Credentials) -> io::Result<Fd> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    let socket = unix::client()?;
     socket.connect(&name("liveness", local)?)?;
     if Credentials::of(&socket)? == owner { fds.adopt(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
@@ -227,6 +227,18 @@ mod tests {
         owner.dismiss(gone);
         let Role::Leader { followers, .. } = &owner else { panic!("{owner:?}") };
         assert_eq!(followers.len(), 1);
+    }
+
+    /// The owner of the port may be anybody, also before its user is known.
+    #[test]
+    fn followers_are_sent_no_files() {
+        let fds = FdSet::new().unwrap();
+        let mut owner = Role::elect(&fds, local(4)).unwrap();
+        let _follower = Role::elect(&fds, local(4)).unwrap();
+        owner.accept(&fds, 8, |_| 0).unwrap();
+        let (end, file) = (owner.neighbours().next().unwrap(), std::fs::File::open("/dev/null").unwrap());
+        let is_refused = unix::send_file(end, b"x", file.as_raw_fd()).is_err();
+        assert_eq!(is_refused, refuse_files(&unix::client().unwrap()));
     }
 
     #[test]

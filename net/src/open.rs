@@ -2,6 +2,7 @@
 
 use crate::error::PortError;
 use crate::interface::Interface;
+use crate::ipc::sealed_file;
 use crate::port::Port;
 use crate::rx::Receiver;
 use crate::sys::fd::{FdSet, descriptor_share};
@@ -27,6 +28,7 @@ impl Port {
     }
 
     fn open_with(interface: Interface, shared: bool) -> Result<(Self, Receiver), PortError> {
+        sealed_file::are_commits_limited();
         let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
         let mut receiver = Receiver::open(&fds, interface.addresses(), shared)?;
         let port = Self::new(&fds, interface, descriptor_share(), shared)?;

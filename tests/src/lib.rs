@@ -42,6 +42,7 @@
 pub mod artifacts;
 mod capture;
 mod copy;
+pub mod descriptors;
 pub mod documents;
 pub mod forward;
 mod infiniband;

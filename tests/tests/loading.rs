@@ -20,6 +20,19 @@ fn libibverbs_itself_loads_the_provider() -> Result<()> {
     Ok(())
 }
 
+/// libibverbs keeps pointers to a provider for good, whoever has loaded it.
+#[test]
+fn a_program_that_closes_the_library_has_devices() -> Result<()> {
+    let world = World::new()?;
+    let program = world.dir().join("closes_library");
+    let program = program.to_str().context("a path that is not UTF-8")?;
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/programs/closes_library.c");
+    world.host().run("cc", &["-O1", "-Wall", "-Werror", "-o", program, source, "-libverbs"])?;
+    let library = urxe_tests::artifacts::bin_dir()?.join("liburxe.so");
+    world.host().run(program, &[library.to_str().context("a path that is not UTF-8")?])?;
+    Ok(())
+}
+
 #[test]
 fn only_the_chosen_interfaces_have_devices() -> Result<()> {
     let world = World::new()?;

@@ -11,7 +11,7 @@ use urxe_tests::verbs::datagram::{Ah, towards};
 use urxe_tests::verbs::memory::ALL_ACCESS;
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status};
-use urxe_tests::{World, in_world, in_world_over_udp, in_world_with};
+use urxe_tests::{World, in_world, in_world_over_udp, in_world_with, own_counter, wait_until};
 
 /// `PTHREAD_CANCEL_ENABLE` and `PTHREAD_CANCEL_DISABLE` of pthread.h.
 const ENABLE: c_int = 0;
@@ -79,6 +79,40 @@ fn messages_through_memory() {
 #[test]
 fn messages_over_udp() {
     in_world_over_udp(|| doomed(messages));
+}
+
+/// Requests that go straight to the memory of their peer.
+fn requests() -> Result<()> {
+    let Pair { near, far } = &Pair::new(&Options::default())?;
+    let (local, remote) = (near.region(50_000)?, far.region(50_000)?);
+    // Not before the memory was handed over.
+    wait_until("a request is direct", || {
+        near.complete(&SendWr::new(Op::Read(remote.at(0)), &[local.sge(0, 8)]))?;
+        Ok(own_counter("direct_requests")? > 0)
+    })?;
+    let before = own_counter("direct_requests")?;
+    let count = Op::FetchAdd { remote: remote.at(0), add: 1 };
+    for (op, length) in [(Op::Write(remote.at(0)), 50_000), (Op::Read(remote.at(8)), 8), (count, 8)].repeat(10) {
+        pressed(|| near.qp.post_send(&SendWr::new(op, &[local.sge(0, length)])))?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut completions = Vec::new();
+        while completions.is_empty() {
+            completions = pressed(|| near.send_cq.poll(1))?;
+            ensure!(Instant::now() < deadline, "no completion");
+        }
+        ensure!(completions[0].status == Status::SUCCESS, "{completions:?}");
+    }
+    ensure!(own_counter("direct_requests")? == before + 30, "some went by packets");
+    Ok(())
+}
+
+#[test]
+fn requests_that_are_direct() {
+    let direct = |world: &World| {
+        world.host().go_direct();
+        Ok(())
+    };
+    in_world_with(direct, || doomed(requests));
 }
 
 #[test]

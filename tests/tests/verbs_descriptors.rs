@@ -1,88 +1,14 @@
 //! Descriptors: programs that close all of them (daemon(7)) with a device open, and programs with very many.
 
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::{AsRawFd, RawFd};
 
 use anyhow::{Context as _, Result, ensure};
+use urxe_tests::descriptors::{Stranger, open_numbers};
 use urxe_tests::in_world;
 use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::pair::works;
 use urxe_tests::verbs::{Context, Op, Options, Pair, SendWr};
-
-/// Numbers of the descriptors that are open, but for those of standard input and output.
-fn open_numbers() -> Result<Vec<RawFd>> {
-    let entries =
-        fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.file_name().to_string_lossy().parse::<RawFd>()?));
-    let numbers = entries.collect::<Result<Vec<_>>>()?;
-    // SAFETY: a look at a flag, which only fails for the number of the list itself.
-    let is_open = |number: &RawFd| unsafe { libc::fcntl(*number, libc::F_GETFD) } >= 0;
-    Ok(numbers.into_iter().filter(|number| *number > 2 && is_open(number)).collect())
-}
-
-/// Duplicates a descriptor to a number that the device has not had.
-fn out_of_the_way(file: &OwnedFd) -> Result<OwnedFd> {
-    // SAFETY: a new descriptor.
-    let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 500) };
-    ensure!(copy >= 0, "fcntl");
-    // SAFETY: likewise.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
-}
-
-/// A stranger's descriptor under a number of the device's.
-struct Stranger {
-    number: RawFd,
-    /// A datagram socket's peer, or nothing if the stranger is an eventfd.
-    peer: Option<UnixDatagram>,
-}
-
-impl Stranger {
-    /// Puts an eventfd, an epoll instance or a socket under the number.
-    fn put(number: RawFd) -> Result<Self> {
-        let (file, peer) = match number % 3 {
-            0 => {
-                let (file, peer) = UnixDatagram::pair()?;
-                peer.send(b"theirs")?;
-                (OwnedFd::from(file), Some(UnixDatagram::from(out_of_the_way(&peer.into())?)))
-            }
-            // SAFETY: a new descriptor each.
-            1 => (unsafe { OwnedFd::from_raw_fd(libc::eventfd(1, libc::EFD_NONBLOCK)) }, None),
-            // SAFETY: likewise.
-            _ => (unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(0)) }, None),
-        };
-        let file = out_of_the_way(&file)?;
-        // SAFETY: the number is of a descriptor that was closed.
-        ensure!(unsafe { libc::dup2(file.as_raw_fd(), number) } == number, "dup2");
-        Ok(Self { number, peer })
-    }
-
-    /// Puts a socket with one datagram under the number.
-    fn put_socket(number: RawFd) -> Result<Self> {
-        let (file, peer) = UnixDatagram::pair()?;
-        peer.send(b"theirs")?;
-        let (file, peer) = (out_of_the_way(&file.into())?, out_of_the_way(&peer.into())?);
-        // SAFETY: what the tests are about.
-        ensure!(unsafe { libc::dup2(file.as_raw_fd(), number) } == number, "dup2");
-        Ok(Self { number, peer: Some(UnixDatagram::from(peer)) })
-    }
-
-    /// Whether it is open, and nobody has read or written there.
-    fn is_untouched(&self) -> bool {
-        let mut bytes = [0_u8; 64];
-        // SAFETY: room for what is read.
-        let read = unsafe { libc::read(self.number, bytes.as_mut_ptr().cast(), bytes.len()) };
-        let is_quiet = |peer: &UnixDatagram| {
-            let quiet = peer.set_nonblocking(true).is_ok() && peer.recv(&mut [0; 64]).is_err();
-            quiet && read == 6 && bytes.starts_with(b"theirs")
-        };
-        match (&self.peer, self.number % 3) {
-            (Some(peer), _) => is_quiet(peer),
-            (None, 1) => read == 8 && u64::from_ne_bytes(bytes[..8].try_into().expect("eight")) == 1,
-            // SAFETY: a look at a flag.
-            (None, _) => unsafe { libc::fcntl(self.number, libc::F_GETFD) >= 0 },
-        }
-    }
-}
 
 /// Closes every descriptor, uses the numbers again, and then closes the device. `destroys`: its objects before.
 fn close_all(destroys: bool) -> Result<()> {
@@ -113,7 +39,7 @@ fn close_all(destroys: bool) -> Result<()> {
     }
     context.close().context("closing the device")?;
     let touched: Vec<RawFd> =
-        strangers.iter().filter(|stranger| !stranger.is_untouched()).map(|stranger| stranger.number).collect();
+        strangers.iter().filter(|stranger| !stranger.is_untouched()).map(Stranger::number).collect();
     ensure!(touched.is_empty(), "somebody else's: {touched:?}");
     // Anew, as if nothing had been.
     works(&Pair::new(&Options::default())?)
@@ -187,7 +113,7 @@ fn messages_leave_sockets_alone_that_are_somebody_elses() {
         // The first one at least was posted and waited for, well or not; the device may find out, and fail.
         let _ = (0..100).try_for_each(|_| write());
         let touched: Vec<RawFd> =
-            strangers.iter().filter(|stranger| !stranger.is_untouched()).map(|stranger| stranger.number).collect();
+            strangers.iter().filter(|stranger| !stranger.is_untouched()).map(Stranger::number).collect();
         std::mem::forget((pair, local, remote, context));
         ensure!(touched.is_empty(), "somebody else's: {touched:?}");
         Ok(())

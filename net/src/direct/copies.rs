@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::mapping::Mapping;
 use super::words::QpWords;
+use crate::sys::cancellation::CancelGuard;
 use crate::sys::process::Process;
 
 /// So long a peer that is stopped in the middle of a copy is waited for.
@@ -113,6 +114,8 @@ impl Copies {
             if round < SPINS {
                 core::hint::spin_loop();
             } else {
+                // A verb that posts or polls may be what waits.
+                let _guard = CancelGuard::new();
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
@@ -125,6 +128,8 @@ mod tests {
     use super::super::mapping::TABLE;
     use super::super::words::{RegionWords, SharedQp, SharedRegion};
     use super::*;
+    use crate::sys::cancellation;
+    use crate::sys::process::tests::Child;
 
     /// A peer whose connection tells nothing: the target has closed its device.
     #[derive(Debug)]
@@ -140,8 +145,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_copy_ends_with_its_peer_after_the_device() {
+    /// A table whose queue pair at place 3 was hidden while its peer copied.
+    fn hidden_in_a_copy() -> Arc<Mapping> {
         let file = SharedFile::create().unwrap();
         let table = Arc::new(Mapping::new(file.file().unwrap(), 0, TABLE).unwrap());
         let (words, region) = (&table.table(0).0[3], RegionWords::new());
@@ -149,12 +154,38 @@ mod tests {
         let version = words.show(&SharedQp::default(), 0).unwrap();
         assert!(words.enter(version, &region, region.read().unwrap().0, 7));
         words.hide();
-        let mut child = crate::sys::process::tests::Child::start();
+        table
+    }
+
+    #[test]
+    fn a_copy_ends_with_its_peer_after_the_device() {
+        let table = hidden_in_a_copy();
+        let mut child = Child::start();
         let copies = Copies::default();
         copies.note(&table, 3, None, Arc::new(Unknown(child.id())));
         let were_over = copies.are_over();
         child.end();
         assert!(!were_over, "it was there");
-        assert!(copies.are_over() && words.copying().is_none(), "it has ended");
+        assert!(copies.are_over() && table.table(0).0[3].copying().is_none(), "it has ended");
+    }
+
+    /// Verbs that post and poll wait here, and are none (pthreads(7)): a thread that is to be cancelled goes on.
+    #[test]
+    fn a_wait_is_no_cancellation_point() {
+        let table = hidden_in_a_copy();
+        let child = Child::start();
+        let copies = Copies::default();
+        copies.note(&table, 3, None, Arc::new(Unknown(child.id())));
+        let waiting = std::thread::spawn(move || {
+            // SAFETY: this thread.
+            unsafe { libc::pthread_cancel(libc::pthread_self()) };
+            // Until it sleeps.
+            copies.wait_until(Instant::now() + Duration::from_millis(20));
+            let goes_on = !copies.are_over();
+            cancellation::disable();
+            goes_on
+        });
+        assert!(waiting.join().unwrap(), "the peer is there still");
+        drop(child);
     }
 }

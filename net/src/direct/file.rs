@@ -53,8 +53,12 @@ impl SharedFile {
     /// A new file.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The error of the system call; `Unsupported` where commits are limited: the application's own pages, for which memory was committed when it
+    /// mapped them, would become pages for which there may be none.
     pub fn create() -> io::Result<Self> {
+        if sealed_file::are_commits_limited() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let file = sealed_file::create(NAME, Self::SIZE)?;
         let parts = Mutex::new(Parts { free: vec![(0, Self::SIZE)], withheld: Vec::new(), tables: Vec::new() });
         Ok(Self {

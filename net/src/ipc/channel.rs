@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::ipc::unix;
+use crate::ipc::{refuse_files, unix};
 use crate::sys::borrow;
 use crate::sys::fd::{Fd, FdSet};
 
@@ -73,10 +73,13 @@ impl Listener {
     /// Accepts a connection of the same user; others are closed. `Ok(None)`: there is none.
     ///
     /// # Errors
-    /// Any refusal of the system, such as no descriptor left.
+    /// EBADF if the application has closed the listener; any refusal of the system, such as no descriptor left.
     //= spec/hosts.md#net-010
     //# Nobody MUST get at another process' part of an XRC domain but who is of the same user and shows the domain's file.
     pub fn accept(&self) -> io::Result<Option<Channel>> {
+        if !self.socket.is_ours() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         let guest = unix::accept(self.as_raw_fd())?;
         guest.map(|guest| Ok(Channel { socket: self.fds.adopt(guest)? })).transpose()
     }
@@ -85,6 +88,12 @@ impl Listener {
 impl Channel {
     pub(crate) fn connect(fds: &Arc<FdSet>, block: u16) -> io::Result<Self> {
         Ok(Self { socket: fds.adopt(unix::connect(KIND, block)?)? })
+    }
+
+    /// Whether the number still is what it was.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.socket.is_ours()
     }
 
     /// Sends one message, of two parts, without waiting.
@@ -102,6 +111,11 @@ impl Channel {
     /// Errors of [`send`](Self::send).
     pub fn send_file(&self, bytes: &[u8], file: &KeptFile) -> io::Result<()> {
         unix::send_file(self.as_raw_fd(), bytes, file.as_raw_fd())
+    }
+
+    /// Refuses files from now on: the one that was expected has come.
+    pub fn refuse_files(&self) {
+        refuse_files(&self.socket);
     }
 
     /// Takes the next message into `buffer`, and the file that came with it. `Ok(None)`: there is none now.
@@ -173,6 +187,11 @@ mod tests {
         let (length, came) = far.receive(&mut buffer).unwrap().unwrap();
         assert!(&buffer[..length] == b"onetwo" && came.is_none());
         assert!(far.receive(&mut buffer).unwrap().is_none());
+
+        far.refuse_files();
+        let refuses = near.send_file(b"late", &KeptFile::new(&fds, file.as_fd()).unwrap()).is_err();
+        assert_eq!(refuses, refuse_files(&near));
+        assert!(refuses || far.receive(&mut buffer).is_ok());
 
         let soon = Instant::now() + Duration::from_millis(5);
         assert!(near.receive_until(&mut buffer, soon).unwrap().is_none());

@@ -7,6 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::passed_files::refuse_files;
 use crate::sys::socklen;
 
 /// Credentials of the process at the other end (`SO_PEERCRED`, unix(7)): the one that has connected, or that was the first to
@@ -85,6 +86,7 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<SockAddr> {
 /// The system's error.
 pub fn connect(name: &str) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    refuse_files(&socket);
     socket.connect(&abstract_address(name)?)?;
     socket.set_nonblocking(false)?;
     Ok(UnixStream::from(OwnedFd::from(socket)))

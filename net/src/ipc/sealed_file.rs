@@ -3,8 +3,13 @@
 use core::ffi::CStr;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
+use rustix::io::Errno;
 
 use super::credentials::file_may_have;
 
@@ -26,6 +31,38 @@ pub(crate) fn create(name: &CStr, bytes: u64) -> io::Result<OwnedFd> {
     ftruncate(&file, bytes)?;
     fcntl_add_seals(&file, SEALS)?;
     Ok(file)
+}
+
+/// Whether the kernel refuses memory beyond its commit limit (`vm.overcommit_memory=2` of proc(5)). An access to a page of a file in memory that
+/// it refuses raises SIGBUS. Elsewhere it ends a process when memory runs out (the OOM killer), as for all memory.
+///
+/// The first call asks: a port does when it is opened, for a program may forbid itself to open files afterwards (seccomp(2)).
+pub(crate) fn are_commits_limited() -> bool {
+    static ARE: OnceLock<bool> = OnceLock::new();
+    *ARE.get_or_init(|| std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.starts_with(b"2")))
+}
+
+/// Takes the memory of a file now, where an access might find that there is none.
+///
+/// # Errors
+/// ENOSPC if the kernel refuses it.
+pub fn commit(file: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    if are_commits_limited() { allocate(file, bytes) } else { Ok(()) }
+}
+
+fn allocate(file: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    /// Bytes of a call: a signal undoes what a call has done, and some programs get very many.
+    const PART: u64 = 64 << 10;
+    let mut at = 0;
+    while at < bytes {
+        let part = PART.min(bytes - at);
+        match fallocate(file, FallocateFlags::empty(), at, part) {
+            Ok(()) => at += part,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Checks a file that a peer has made: it is as [`create`] makes one of so many bytes.
@@ -70,6 +107,18 @@ mod tests {
         assert!(!is_taken(LENGTH, SealFlags::empty()) && !is_taken(LENGTH, SEALS.difference(SealFlags::SHRINK)));
         assert!(!is_taken(LENGTH - 1, SEALS) && !is_taken(LENGTH, SEALS | SealFlags::WRITE));
         assert!(check(create(c"test", LENGTH).unwrap().as_fd(), LENGTH).is_ok());
+    }
+
+    #[test]
+    fn all_memory_of_a_file_is_taken() {
+        let file = create(c"test", LENGTH + 4096).unwrap();
+        let blocks = || u64::try_from(fstat(&file).unwrap().st_blocks).unwrap() * 512;
+        assert_eq!(blocks(), 0);
+        commit(file.as_fd(), LENGTH + 4096).unwrap();
+        assert_eq!(blocks() > 0, are_commits_limited());
+        allocate(file.as_fd(), LENGTH + 4096).unwrap();
+        assert_eq!(blocks(), LENGTH + 4096);
+        assert!(allocate(file.as_fd(), LENGTH + 8192).is_err(), "the file is not so long");
     }
 
     /// An access to a huge page that the machine does not have raises SIGBUS.

@@ -16,6 +16,7 @@ use rustix::net::{
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::ipc::credentials::{Credentials, abstract_address, own_uid};
+use crate::ipc::passed_files::refuse_files;
 use crate::ipc::{NAME_PREFIX, bind};
 use crate::sys::borrow;
 
@@ -43,9 +44,16 @@ pub(crate) fn listen_for_files(kind: &str, block: u16) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// A socket to connect by. Nobody sends files to whoever connects.
+pub(crate) fn client() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    refuse_files(&socket);
+    Ok(socket)
+}
+
 /// Connects to who listens there, without waiting. `PermissionDenied` if that is another user.
 pub(crate) fn connect(kind: &str, block: u16) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    let socket = client()?;
     socket.connect(&name(kind, block)?)?;
     if is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }

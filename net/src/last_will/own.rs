@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use socket2::{Domain, Socket, Type};
+use socket2::Socket;
 use urxe_wire::Gid;
 
 use super::{LastWill, keeper_address};
@@ -62,7 +62,7 @@ enum Keeper {
 
 /// Connects to a keeper of the same user, without waiting.
 fn connect_keeper(name: &str) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    let socket = unix::client()?;
     socket.connect(&keeper_address(name)?)?;
     if unix::is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(ErrorKind::PermissionDenied.into()) }
 }
@@ -172,6 +172,7 @@ impl OwnLastWills {
 
 #[cfg(test)]
 mod tests {
+    use socket2::{Domain, Type};
     use urxe_wire::mad::MAD_LEN;
 
     use super::super::LEN;

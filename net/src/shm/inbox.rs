@@ -12,6 +12,7 @@ use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Consumer, Damaged, RingRecord};
 use super::segment::Segment;
 use crate::direct::{Import, Imports};
+use crate::ipc::refuse_files;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{borrow, is_hung_up};
@@ -118,6 +119,8 @@ impl Inbox {
                         let (tclass, hop_limit) = (handshake.tclass, handshake.hop_limit);
                         let envelope = Envelope { block, index, peer: handshake.from, tclass, hop_limit };
                         let consumer = Consumer::new(segment, handshake.key);
+                        // None is expected any more.
+                        refuse_files(&guest);
                         let connection = Arc::new(guest);
                         let import = self.imports.as_ref().zip(offered).and_then(|(imports, offered)| {
                             imports.take(offered.file.as_fd(), offered.table, &connection).ok()
@@ -240,6 +243,7 @@ mod tests {
     use super::super::handshake::Handshake;
     use super::super::ring::Producer;
     use super::*;
+    use crate::ipc::unix;
     use crate::sys::random::random_u16;
 
     const RUN: RingRecord = RingRecord { len: 40, segment: 40, has_icrc: true };
@@ -279,6 +283,15 @@ mod tests {
             assert!(inbox.take(&mut buffer).is_none() && inbox.arm());
             assert_eq!(fds.ready(&mut keys), 0, "it rings on and on");
         }
+    }
+
+    /// The thread that receives would close it, which may last.
+    #[test]
+    fn a_file_behind_the_handshake_is_refused() {
+        let (_fds, _inbox, _producer, sender) = inbox_of(Purpose::Packets);
+        let (_, file) = Segment::create().unwrap();
+        let is_refused = unix::send_file(sender.as_raw_fd(), b"more", file.as_raw_fd()).is_err();
+        assert_eq!(is_refused, refuse_files(&sender));
     }
 
     /// Where packets go by UDP, a ring is there for the last ACKs.

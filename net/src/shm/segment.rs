@@ -39,12 +39,15 @@ impl Segment {
     /// New memory, all zero, and its descriptor for the peer.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
         let file = sealed_file::create(c"urxe-ring", TOTAL as u64)?;
+        sealed_file::commit(file.as_fd(), TOTAL as u64)?;
         Ok((Self::map(file.as_fd())?, file))
     }
 
     /// Memory that a peer has made, if it is as [`Segment::create`] makes it.
     pub(super) fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
         sealed_file::check(file, TOTAL as u64)?;
+        // Its maker need not have done so.
+        sealed_file::commit(file, TOTAL as u64)?;
         Self::map(file)
     }
 

@@ -8,16 +8,21 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Identity of the open file under a descriptor number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     device: u64,
     inode: u64,
-    /// Process that the open file was marked with, where all files of its kind share one inode: eventfds, timers and epoll
-    /// instances (`anon_inode:`). Nobody is told of such files by SIGIO, so the owner of fcntl(2) is free to say whose it is.
-    mark: Option<libc::pid_t>,
+    /// Number that the open file was marked with, where all files of its kind share one inode: eventfds, timers and epoll
+    /// instances (`anon_inode:`). Nobody is told of such files by SIGIO, so the signal of fcntl(2) is free to say which one it is.
+    mark: Option<libc::c_int>,
 }
+
+/// Number of marks. They are signals that no program asks for in the place of SIGIO: those before it. A file that the application has opened
+/// bears none, and two files of this library bear different ones, unless so many were marked in between.
+const MARKS: libc::c_int = 28;
 
 impl Identity {
     /// Reads the identity of the open file under `fd`. Marks the file where its inode does not tell it from others.
@@ -34,16 +39,9 @@ impl Identity {
     #[must_use]
     pub fn is_under(&self, fd: RawFd) -> bool {
         match self.mark {
-            Some(mark) => owner(fd) == Some(mark),
-            None => self.may_be_under(fd),
+            Some(mark) => marked(fd) == Some(mark),
+            None => inode(fd).is_ok_and(|(device, inode, _)| (device, inode) == (self.device, self.inode)),
         }
-    }
-
-    /// Whether `fd` refers to this open file, or to another one with the same inode. For where marks are of no use: the system
-    /// forgets a mark when the process that made it ends.
-    #[must_use]
-    pub fn may_be_under(&self, fd: RawFd) -> bool {
-        inode(fd).is_ok_and(|(device, inode, _)| (device, inode) == (self.device, self.inode))
     }
 }
 
@@ -62,30 +60,26 @@ fn inode(fd: RawFd) -> io::Result<(u64, u64, bool)> {
     Ok((metadata.dev(), metadata.ino(), !has_type))
 }
 
-/// `struct f_owner_ex` of fcntl(2), for a process.
-#[repr(C)]
-struct Owner {
-    kind: libc::c_int,
-    pid: libc::pid_t,
+const F_SETSIG: libc::c_int = 10;
+const F_GETSIG: libc::c_int = 11;
+
+/// Marks an open file, unless it is marked. `None` where fcntl(2) may not: then nothing can be told.
+fn mark(fd: RawFd) -> Option<libc::c_int> {
+    static NEXT: AtomicI32 = AtomicI32::new(0);
+    // A duplicate of a file that is known by its mark already.
+    if let known @ Some(_) = marked(fd) {
+        return known;
+    }
+    let mark = NEXT.fetch_add(1, Ordering::Relaxed).rem_euclid(MARKS) + 1;
+    // SAFETY: plain numbers.
+    (unsafe { libc::fcntl(fd, F_SETSIG, mark) } == 0).then_some(mark)
 }
 
-const F_SETOWN_EX: libc::c_int = 15;
-const F_GETOWN_EX: libc::c_int = 16;
-const F_OWNER_PID: libc::c_int = 1;
-
-/// Makes this process the owner of an open file. `None` where fcntl(2) may not: then nothing can be told.
-fn mark(fd: RawFd) -> Option<libc::pid_t> {
-    let owner = Owner { kind: F_OWNER_PID, pid: i32::try_from(std::process::id()).ok()? };
-    // SAFETY: a structure to read.
-    (unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) } == 0).then_some(owner.pid)
-}
-
-/// Process that owns an open file.
-fn owner(fd: RawFd) -> Option<libc::pid_t> {
-    let mut owner = Owner { kind: -1, pid: 0 };
-    // SAFETY: a structure to write.
-    let found = unsafe { libc::fcntl(fd, F_GETOWN_EX, &raw mut owner) } == 0;
-    (found && owner.kind == F_OWNER_PID).then_some(owner.pid)
+/// Mark of an open file.
+fn marked(fd: RawFd) -> Option<libc::c_int> {
+    // SAFETY: plain numbers.
+    let found = unsafe { libc::fcntl(fd, F_GETSIG) };
+    (1..=MARKS).contains(&found).then_some(found)
 }
 
 /// A descriptor that is closed only if it still is what it was.
@@ -146,7 +140,7 @@ mod tests {
     use crate::sys::{epoll_create, timer_create};
 
     /// Puts another open file under the number of a checked one, which must not be closed then.
-    fn is_left_alone(ours: OwnedFd, other: &OwnedFd) {
+    fn is_left_alone(ours: OwnedFd, other: &impl AsRawFd) {
         let raw = ours.as_raw_fd();
         let given_back = CheckedFd::from(ours).into_owned().expect("it is ours");
         assert_eq!(given_back.as_raw_fd(), raw);
@@ -170,5 +164,22 @@ mod tests {
         is_left_alone(epoll_create().unwrap(), &timer_create().unwrap());
         is_left_alone(socket(), &epoll_create().unwrap());
         is_left_alone(epoll_create().unwrap(), &socket());
+    }
+
+    /// A device that is opened when the application has closed the descriptors of an earlier one may get their numbers.
+    #[test]
+    fn another_file_of_this_library_under_the_number_is_left_alone() {
+        is_left_alone(epoll_create().unwrap(), &CheckedFd::from(epoll_create().unwrap()));
+        is_left_alone(timer_create().unwrap(), &CheckedFd::from(epoll_create().unwrap()));
+    }
+
+    #[test]
+    fn a_duplicate_is_the_same_file() {
+        let timer = timer_create().unwrap();
+        let identity = Identity::of(timer.as_raw_fd()).unwrap();
+        let duplicate = timer.try_clone().unwrap();
+        assert!(identity.is_under(duplicate.as_raw_fd()));
+        assert_eq!(Identity::of(duplicate.as_raw_fd()).unwrap(), identity);
+        assert!(identity.is_under(timer.as_raw_fd()));
     }
 }

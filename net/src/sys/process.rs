@@ -2,6 +2,9 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::borrow;
 use super::identity::CheckedFd;
 
 /// A process, by a descriptor that stays its own when its number is another's (pidfd_open(2)).
@@ -20,10 +23,10 @@ impl Process {
 
     /// Whether it has ended, with all its threads.
     pub(crate) fn has_ended(&self) -> bool {
-        let mut ask = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let fd = borrow(self.0.as_raw_fd());
+        let (mut asked, now) = ([PollFd::new(&fd, PollFlags::IN)], Timespec { tv_sec: 0, tv_nsec: 0 });
         // The application may have closed it, and have a file of its own under the number.
-        // SAFETY: one structure, and no wait.
-        self.0.is_ours() && unsafe { libc::poll(&raw mut ask, 1, 0) } == 1 && ask.revents & libc::POLLIN != 0
+        self.0.is_ours() && poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().contains(PollFlags::IN)
     }
 }
 

@@ -214,11 +214,12 @@ unsafe extern "C" fn wr_set_inline_data_list<O: Building>(
     buf_list: *const v::ibv_data_buf,
 ) {
     let part = |index: usize| {
-        // SAFETY: the caller's list has that many elements.
+        // SAFETY: `index` is below `num_buf`, and the caller's list has that many elements (ibv_wr_post(3)).
         let part = unsafe { buf_list.add(index).read() };
         (part.addr as u64, part.length)
     };
-    let parts: Vec<_> = (0..num_buf).map(part).collect();
-    // SAFETY: the caller's queue pair.
-    unsafe { build::<O>(qp, |batch| batch.set_inline(&parts)) };
+    // In there: a list of which there cannot be so much is a panic, which must not unwind into C.
+    let set = |batch: &mut Batch<O::Request>| batch.set_inline(&(0..num_buf).map(part).collect::<Vec<_>>());
+    // SAFETY: the caller's queue pair, between `wr_start` and `wr_complete`.
+    unsafe { build::<O>(qp, set) };
 }

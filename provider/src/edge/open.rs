@@ -125,7 +125,6 @@ pub(super) unsafe extern "C" fn alloc_context(
             let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };
             let name = name.to_str().map_err(|_| Errno(libc::ENODEV))?;
             let netdev = device::netdev_of(name).ok_or(Errno(libc::ENODEV))?;
-            urxe_runtime::fork::set_is_interrupted(super::reentrant::is_interrupted);
             let (context, async_fd) = Context::open(name, &netdev).map_err(|error| refuse(name, &error))?;
             Ok((library, context, async_fd))
         });

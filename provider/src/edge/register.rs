@@ -15,7 +15,7 @@ use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::sanitizer;
 
 use super::registrations::{REGISTRATIONS, Registration};
-use super::{guarded, import, open, stub};
+use super::{guarded, import, open, reentrant, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::{device, kernel};
 use urxe_diag::explain::{record_in, tell_held};
@@ -80,12 +80,18 @@ extern "C" fn construct() {
     } else {
         urxe_preload::remember_standard_error();
     }
+    urxe_runtime::fork::set_is_interrupted(is_interrupted);
     faultable_copy::before_default_actions(tell_held);
     messages::write_by(StandardError {
         expect_text: urxe_preload::expect_text_on_standard_error,
         write: urxe_preload::write_to_standard_error,
     });
     register();
+}
+
+/// Whether a verb, or a call that is answered in the place of a kernel, is under way in the calling thread.
+fn is_interrupted() -> bool {
+    reentrant::is_interrupted() || kernel::is_interrupted()
 }
 
 /// Makes the provider known to every copy of libibverbs in this process that does not know it yet. Again does no harm.
@@ -162,6 +168,8 @@ fn add(copy: &Exporter) {
         Err(LookupError::NotLoaded) => return,
         Err(error) => return refuse(&copy.path, &error),
     };
+    // Whoever has loaded this library may close it, and libibverbs does not forget it then.
+    stub::stay_loaded();
     urxe_runtime::fork::notice();
     if let Err(error) = kernel::hook::install(library.address()) {
         return refuse(&copy.path, &format_args!("cannot divert libibverbs' system calls: {error}"));
@@ -171,7 +179,8 @@ fn add(copy: &Exporter) {
         if !all.iter().any(|one| one.library.address() == registration.library.address()) {
             all.push(registration);
             // Here, so that another thread which finds the copy known finds it registered: it adds to a list, and no more.
-            // SAFETY: the ops are the same in every version, never freed, and neither are we: libibverbs unloads no provider.
+            // SAFETY: the ops have the same shape in every version, and their box is leaked. The functions and the table that they name are
+            // this library's, which stays loaded from the call above on.
             unsafe { registration.library.register_driver(&registration.ops) };
         }
     });

@@ -64,7 +64,7 @@ fn close(path: &CStr) {
     }
 }
 
-/// Keeps this library loaded: without the stub, which needs it, the loader would unload it too.
+/// Keeps this library loaded: the loader would unload it with the stub, which needs it, or when a program that has loaded it closes it.
 pub(super) fn stay_loaded() {
     if let Some(path) = own_path() {
         // SAFETY: our own name; nothing is loaded.

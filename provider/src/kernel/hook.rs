@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Errno;
+use super::call_depth::UnderWay;
 use super::memory::OwnMemory;
 use super::plt::{Object, PltError};
 use super::uverbs::{self, Device};
@@ -118,6 +119,7 @@ pub(super) unsafe fn call_close(original: &AtomicUsize, fd: c_int) -> c_int {
 /// Runs something of ours on the way to a call that is not: errno is afterwards what it was.
 pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
     let errno = Errno::last();
+    let _under_way = UnderWay::begin();
     let _unchecked = sanitizer::Unchecked::begin();
     let result = work();
     errno.set();
@@ -126,6 +128,7 @@ pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
 
 /// Runs a handler as a system call: never unwinds into C, and reports by errno.
 pub(super) fn answer<T>(failure: T, handler: impl FnOnce() -> Result<T, Errno>) -> T {
+    let _under_way = UnderWay::begin();
     let _unchecked = sanitizer::Unchecked::begin();
     let result = catch_unwind(AssertUnwindSafe(handler)).unwrap_or(Err(Errno(libc::EIO)));
     result.unwrap_or_else(|errno| {

@@ -77,10 +77,7 @@ impl<T> Clone for OpenFile<T> {
 impl<T> OpenFile<T> {
     /// Whether a file still is under its number, as far as that can be told.
     fn is_there(&self) -> bool {
-        self.identity.is_none_or(|identity| {
-            // In a child the parent may be gone, and its mark with it.
-            if self.is_own() { identity.is_under(self.fd) } else { identity.may_be_under(self.fd) }
-        })
+        self.identity.is_none_or(|identity| identity.is_under(self.fd))
     }
 
     fn is_own(&self) -> bool {

@@ -16,8 +16,10 @@
 //! - [`uverbs`] is the kernel's side of the uverbs ABI, on byte buffers;
 //! - [`event_file`] is what libibverbs reads events from;
 //! - `netlink` answers for `NETLINK_RDMA` below `urxe run`;
-//! - [`memory`] is how it reaches the caller's memory.
+//! - [`memory`] is how it reaches the caller's memory;
+//! - `call_depth` knows whether a thread is inside one of these calls.
 
+mod call_depth;
 pub mod errno;
 pub mod event_file;
 pub mod hook;
@@ -29,4 +31,5 @@ pub mod ucma;
 pub mod umad;
 pub mod uverbs;
 
+pub(crate) use call_depth::is_interrupted;
 pub use errno::Errno;

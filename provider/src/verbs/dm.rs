@@ -1,12 +1,13 @@
 //! Device memory (`ibv_alloc_dm(3)`): the device being the process, plain memory of it, as a file that can be exported.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::kernel::Errno;
 use urxe_net::identity::CheckedFd;
+use urxe_net::ipc::commit;
 use urxe_net::ipc::credentials::file_may_have;
 use urxe_runtime::limits;
 use urxe_runtime::memory::mapping::Mapping;
@@ -113,6 +114,7 @@ fn as_file(length: usize) -> io::Result<(Mapping, OwnedFd)> {
     if !is_sealed {
         return Err(io::Error::last_os_error());
     }
+    commit(file.as_fd(), bytes.cast_unsigned())?;
     Ok((Mapping::shared(file.as_raw_fd(), 0, length, true)?, file))
 }
 

@@ -1,5 +1,6 @@
 //! One-sided requests that go straight to the memory of another process of the host (`URXE_DIRECT=1`).
 
+mod commits;
 mod lists;
 mod mappings;
 mod memory;

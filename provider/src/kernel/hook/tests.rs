@@ -263,3 +263,15 @@ fn answers_are_no_cancellation_points() {
     assert_eq!(*device.0.lock().unwrap(), 1);
     detach(fd);
 }
+
+/// A signal handler that ends the program while one is answered finds its locks taken.
+#[test]
+fn a_call_is_under_way_while_it_is_answered() {
+    use crate::kernel::is_interrupted;
+    let refuse = || -> Result<(), Errno> { if is_interrupted() { Err(Errno(libc::EDOM)) } else { Ok(()) } };
+    assert!(!is_interrupted());
+    assert!(aside(|| aside(is_interrupted) && is_interrupted()));
+    assert_eq!(answer(Err(()), || refuse().map(Ok)), Err(()));
+    assert_eq!(answer(7, || panic!("on purpose")), 7);
+    assert!(!is_interrupted());
+}

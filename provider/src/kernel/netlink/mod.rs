@@ -15,6 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use urxe_net::cancellation::CancelGuard;
 use urxe_preload::NetlinkSocket;
 
+use super::call_depth::UnderWay;
 use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
 /// Questions of the preloaded library.
@@ -31,6 +32,7 @@ type Unsent = (i32, u64, VecDeque<Vec<u8>>);
 
 fn answer(socket: &NetlinkSocket, pieces: &[libc::iovec]) {
     let _guard = CancelGuard::new();
+    let _under_way = UnderWay::begin();
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let datagram = gather(pieces);
         let answers: Vec<Vec<u8>> =
@@ -54,6 +56,7 @@ fn answer(socket: &NetlinkSocket, pieces: &[libc::iovec]) {
 
 fn resume(socket: &NetlinkSocket) {
     let _guard = CancelGuard::new();
+    let _under_way = UnderWay::begin();
     let _ = catch_unwind(AssertUnwindSafe(|| deliver(socket)));
 }
 

@@ -13,6 +13,7 @@ use urxe_net::cancellation::{self, CancelGuard};
 
 use super::{File, issm};
 use crate::kernel::Errno;
+use crate::kernel::call_depth::UnderWay;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
 use crate::kernel::library::{HookedLibrary, OpenFiles};
 use crate::kernel::memory::OwnMemory;
@@ -57,6 +58,7 @@ fn kind(name: &[u8]) -> Option<Kind> {
 /// cancelled: the preloaded library's frames lie below.
 fn open(name: &[u8], flags: c_int) -> c_int {
     let _guard = CancelGuard::new();
+    let _under_way = UnderWay::begin();
     let opened = std::panic::catch_unwind(|| {
         fork::notice();
         LIBRARY.install_if_loaded();
@@ -138,6 +140,7 @@ unsafe extern "C-unwind" fn read_hook(fd: c_int, buf: *mut c_void, count: usize)
 /// Reads from a file of ours; `None` if it is another's.
 fn read(fd: RawFd, buf: *mut c_void, count: usize) -> Option<Result<isize, Errno>> {
     let open = aside(|| OPEN.find(fd))?;
+    let _under_way = UnderWay::begin();
     let read = || {
         if buf.is_null() {
             return Err(Errno(libc::EFAULT));
