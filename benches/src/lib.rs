@@ -1,6 +1,6 @@
 //! Side by side: what stock RDMA programs reach over urxe, and what else this machine can do, in one run.
 //!
-//! [`programs`] runs one program and reads its figures, [`bare`] is UDP with nothing of urxe around it, [`ethernet`] are frames, [`raw`] runs those beside urxe's, [`own`] measures
+//! [`programs`] runs one program and reads its figures, [`bare`] is UDP with nothing of urxe around it, [`ethernet`] are frames, [`raw`] runs those beside urxe's, [`paths`] runs streams over several paths, [`own`] measures
 //! what no stock program does, [`suite`] says what is measured and which figures are compared, [`sample`] holds what was
 //! measured, [`report`] prints it; [`curves`] measures how figures depend on sizes, queue pairs and losses, and [`plot`]
 //! draws that. [`cost`] measures what being ready to be looked at costs when nobody looks. [`threads`] measures threads of one process beside
@@ -13,6 +13,7 @@ mod ends;
 pub mod ethernet;
 pub mod load;
 pub mod own;
+pub mod paths;
 pub mod plot;
 pub mod programs;
 pub mod raw;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use urxe_tests::{Host, wait_for_listener};
 
 use crate::ends::{Ends, TIMEOUT, pair, pair_on, run};
+use crate::paths::Paths;
 use crate::raw::Raw;
 
 /// Program that measures, over `lo` of a host.
@@ -37,6 +38,8 @@ pub enum Program {
     Ucx(Ucx),
     /// Frames over a cable of their own.
     Raw(Raw),
+    /// `ib_write_bw` over several paths of their own.
+    Paths(Paths),
     /// `fi_pingpong` of libfabric over TCP, two processes.
     FiPingPong {
         /// Bytes of a message.
@@ -156,7 +159,7 @@ impl Program {
             Self::Own { .. } | Self::Raw(Raw::Ring(_) | Raw::Xdp(_)) => None,
             Self::Ucx(_) => Some("ucx-utils"),
             Self::FiPingPong { .. } => Some("libfabric-bin"),
-            Self::Perftest(_) | Self::Raw(Raw::Perftest(..)) => Some("perftest"),
+            Self::Perftest(_) | Self::Paths(_) | Self::Raw(Raw::Perftest(..)) => Some("perftest"),
             Self::PingPong { .. } => Some("ibverbs-utils"),
             Self::Iperf3 => Some("iperf3"),
         }
@@ -171,6 +174,7 @@ impl Program {
             Self::Ucx(_) => "ucx_perftest".into(),
             Self::FiPingPong { .. } => "fi_pingpong".into(),
             Self::Perftest(perftest) => perftest.program.into(),
+            Self::Paths(_) => "ib_write_bw".into(),
             Self::PingPong { .. } => "ibv_rc_pingpong".into(),
             Self::Iperf3 => "iperf3".into(),
         })
@@ -208,6 +212,7 @@ impl Program {
             }
             Self::Iperf3 => "iperf3 -t 1".to_owned(),
             Self::Raw(raw) => raw.describe(),
+            Self::Paths(paths) => paths.describe(),
             Self::Ucx(Ucx { tls, args, .. }) => format!("UCX_TLS={tls} ucx_perftest {args}"),
             Self::FiPingPong { size, iters } => format!("fi_pingpong -p tcp -e rdm -S {size} -I {iters}"),
         }
@@ -229,6 +234,7 @@ impl Program {
             Self::Iperf3 => iperf3(host, &[]),
             Self::Ucx(test) => test.run(host),
             Self::Raw(raw) => raw.run(),
+            Self::Paths(paths) => paths.run(),
             Self::FiPingPong { size, iters } => fi_pingpong(host, *size, *iters),
         }
     }

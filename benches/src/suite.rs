@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use crate::paths::Paths;
 use crate::programs::{Perftest, Program, SHARED_MEMORY, Ucx, Variables};
 use crate::raw::Raw;
 
@@ -161,6 +162,9 @@ const REPEATED_FEW: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 0.1 
 const REPEATED_MANY: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 1 % lost");
 const REPEATED_MORE: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 3 % lost");
 const REPEATED_TENTH: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 10 % lost");
+const OVERTAKEN: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 1 % overtaken by 64");
+const EQUAL_PATHS: Figure = gigabits("ib_write_bw 64 KiB, 8 paths of one delay");
+const DIFFERENT_PATHS: Figure = gigabits("ib_write_bw 64 KiB, 8 paths of different delay");
 
 /// Rate and cost of the WRITEs of so many threads or processes with queue pairs of their own, and locks found taken.
 macro_rules! of_threads {
@@ -361,6 +365,12 @@ pub const PROBES: &[Probe] = &[
         program: lossy(&[("URXE_FAULTS", "drop=10%,dir=tx,seed=1"), SELECTIVE_REPEAT]),
         figures: &[REPEATED_TENTH],
     },
+    Probe {
+        program: lossy(&[("URXE_FAULTS", "reorder=1%/64,dir=tx,seed=1"), SELECTIVE_REPEAT]),
+        figures: &[OVERTAKEN],
+    },
+    Probe { program: Program::Paths(Paths::Equal), figures: &[EQUAL_PATHS] },
+    Probe { program: Program::Paths(Paths::Different), figures: &[DIFFERENT_PATHS] },
 ];
 
 /// The questions.
@@ -409,6 +419,8 @@ pub const COMPARISONS: &[Comparison] = &[
     at_least(REPEATED_MANY, REPEATED_NONE, None, Some(0.9)),
     at_least(REPEATED_MORE, REPEATED_NONE, None, Some(0.75)),
     at_least(REPEATED_TENTH, REPEATED_NONE, None, Some(0.4)),
+    at_least(OVERTAKEN, REPEATED_NONE, None, Some(0.95)),
+    at_least(DIFFERENT_PATHS, EQUAL_PATHS, None, Some(0.95)),
 ];
 
 /// Goals of figures by themselves, on the machine of docs/performance.md.

@@ -142,3 +142,33 @@ fn overlapping_writes_in_any_order_of_packets() {
     }
     assert!(early > 1000, "{early} packets were stored before their turn");
 }
+
+/// A packet that waits for a kept one alone, which could be stored by now, has that be stored, and is stored.
+#[test]
+fn a_kept_packet_that_may_be_stored_blocks_nothing() {
+    for start in [1000, 0xFF_FFFA] {
+        let mut qp = agreed(start);
+        let (va, r_key) = (qp.remote.addr, RKey(qp.remote.key.0));
+        let mut coming = Vec::new();
+        for (value, first) in [(1, 0), (2, 5), (3, 10)] {
+            let write = Write { place: 0..5 * MTU, value, has_immediate: false };
+            coming.extend(packets(&write, (start + first) & 0xFF_FFFF, va, r_key));
+        }
+        let before = qp.node.memory().peek(va, 1)[0];
+        let get = |qp: &mut SingleQp, nth: usize| {
+            let Packet { psn, operation, ext, payload } = &coming[nth];
+            qp.gets(*operation, *psn, *ext, payload);
+            // The first byte of each packet's place.
+            (0..5).map(|nth| qp.node.memory().peek(va + nth * MTU as u64, 1)[0]).collect::<Vec<_>>()
+        };
+        // The second packet of the first WRITE and the fourth are missing: so long those of the second WRITE wait.
+        [0, 2, 4, 5, 6, 7, 8, 9].into_iter().for_each(|nth| _ = get(&mut qp, nth));
+        assert_eq!(get(&mut qp, 10), [1, before, 2, before, before]);
+        assert_eq!(get(&mut qp, 1), [1, 1, 2, before, before], "the second WRITE's waits for its turn");
+        assert_eq!(get(&mut qp, 11), [1, 3, 2, before, before], "and is in nobody's way");
+        assert_eq!(get(&mut qp, 13), [1, 3, 2, before, before], "the first WRITE's is missing");
+        assert_eq!(get(&mut qp, 3), [3, 3, 2, 2, 2]);
+        assert_eq!(get(&mut qp, 12), [3, 3, 3, 3, 2]);
+        assert_eq!(get(&mut qp, 14), [3; 5]);
+    }
+}

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_tests::{Capture, Host, Perftest, PingPong, World, host_counters};
+use urxe_tests::forward::{DIFFERENT_PATHS, EQUAL_PATHS};
+use urxe_tests::{Capture, Host, Perftest, PingPong, Process, World, host_counters};
 
 /// Has a host's kernel drop so many in a thousand of the RoCE packets that arrive.
 fn lose(host: &Host, per_mille: u32) -> Result<()> {
@@ -199,19 +200,152 @@ fn packets_take_several_paths() -> Result<()> {
     Ok(())
 }
 
+/// Two hosts with eight paths between them, and what forwards packets.
+struct ManyPaths {
+    world: World,
+    other: Host,
+    _between: Host,
+    forwarder: Process,
+}
+
+impl ManyPaths {
+    /// Connects two hosts by paths that take so many microseconds each. Their programs spread packets over as many.
+    fn new(micros: [u64; 8]) -> Result<Self> {
+        let world = World::new()?;
+        let (other, between) = (world.add_host()?, world.add_host()?);
+        let forwarder = world.link_by_paths(world.host(), &between, &other, &micros)?;
+        repeat_selectively([world.host(), &other], micros.len());
+        Ok(Self { world, other, _between: between, forwarder })
+    }
+
+    fn ensure_all_were_taken(&self) -> Result<()> {
+        let said = self.forwarder.stderr_so_far();
+        ensure!(said.contains("8 source ports"), "too few paths were taken, this shows nothing: {said}");
+        Ok(())
+    }
+}
+
+/// Packets of data that a client has sent or got, and those that it has sent again, and asked for again, in vain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Repeated {
+    packets: u64,
+    again: u64,
+    in_vain: u64,
+}
+
+impl Repeated {
+    fn since(self, before: Self) -> Self {
+        Self {
+            packets: self.packets - before.packets,
+            again: self.again - before.again,
+            in_vain: self.in_vain - before.in_vain,
+        }
+    }
+}
+
+/// Streams with `program` from or to `there`, until `look` has seen enough of what is repeated. Returns what it saw last.
+fn watch_repeated(
+    program: &str,
+    here: &Host,
+    there: &Host,
+    mut look: impl FnMut(Repeated) -> bool,
+) -> Result<Repeated> {
+    let mut last = Repeated::default();
+    Perftest::start(program, &["-s", "65536", "-u", "16", "--run_infinitely"], here, there)?
+        .watch("hardly any packet is sent again in vain", || {
+            let counters = ["sack_connections", "tx_packets", "rx_packets", "sack_retransmitted", "sack_spurious"];
+            // A client that is slow to say what it counts has counted nothing.
+            if let [1.., sent, received, again, in_vain] = host_counters(there, &counters)?[..] {
+                last = Repeated { packets: sent.max(received), again, in_vain };
+                return Ok(look(last));
+            }
+            Ok(false)
+        })
+        .with_context(|| format!("{program}: {last:?}"))?;
+    Ok(last)
+}
+
+/// Packets that take eight paths of different delay overtake one another all the time: the data is right, and hardly any are sent again
+/// in vain.
+#[test]
+fn packets_take_paths_of_different_delay() -> Result<()> {
+    /// Packets of which one in a thousand is sent again in vain at most. Beside other programs an end waits for a processor until it
+    /// is asked whether it is there, so there are several attempts.
+    const ENOUGH: u64 = 20_000;
+    let network = ManyPaths::new(DIFFERENT_PATHS)?;
+    let (here, there) = (network.world.host(), &network.other);
+    for (size, iters) in PINGPONGS {
+        PingPong { size, iters, validate: true, ..PingPong::default() }
+            .run(here, there)
+            .with_context(|| format!("{size} bytes"))?;
+    }
+    perftest(here, there)?;
+    rping(here, there, MANY_PACKETS)?;
+    for program in ["ib_write_bw", "ib_read_bw"] {
+        let mut before = Repeated::default();
+        watch_repeated(program, here, there, |now| {
+            let more = now.since(before);
+            let has_enough = more.packets >= ENOUGH;
+            if has_enough {
+                before = now;
+            }
+            has_enough && more.in_vain * 1000 <= more.packets
+        })?;
+    }
+    ensure_counted(here, there, [&["sack_kept", "sack_sent"], &["sack_connections", "sack_received"]])?;
+    network.ensure_all_were_taken()
+}
+
+/// How many times as long runs of `make lossy-network` are.
+fn times() -> Result<u32> {
+    Ok(std::env::var("URXE_GOODPUT").map_or(Ok(1), |times| times.parse())?)
+}
+
+const PROGRAMS: [&str; 3] = ["ib_write_bw", "ib_send_bw", "ib_read_bw"];
+
+/// Measures the goodput of a program, in Gbit/s.
+fn gigabits(program: &str, here: &Host, there: &Host, messages: u32) -> Result<f64> {
+    // The tail of a message that is lost is probed for long before: the timeout is for an end that waits for a processor.
+    let args = ["-s", "65536", "-n", &messages.to_string(), "-u", "16", "--report_gbits"];
+    Perftest::start(program, &args, here, there)?.gigabits()
+}
+
+/// Prints the goodput over eight paths for `make lossy-network`, in rounds, and what is repeated from the start of a connection on.
+#[test]
+fn goodput_over_paths() -> Result<()> {
+    const PACKETS: u64 = 20_000;
+    let times = times()?;
+    let networks = [ManyPaths::new(EQUAL_PATHS)?, ManyPaths::new(DIFFERENT_PATHS)?];
+    println!("64 KiB messages over eight paths, selective repeat, by a forwarder; Gbit/s, medians of {times}.\n");
+    println!("| program | paths of one delay | of different delay | ratio | packets | sent again | in vain |");
+    println!("|---|---|---|---|---|---|---|");
+    for program in PROGRAMS {
+        let mut columns = [vec![], vec![], vec![]];
+        for _ in 0..times {
+            let measure = |network: &ManyPaths| gigabits(program, network.world.host(), &network.other, 1000);
+            let [equal, different] = [measure(&networks[0])?, measure(&networks[1])?];
+            [equal, different, different / equal].into_iter().zip(&mut columns).for_each(|(new, all)| all.push(new));
+        }
+        let [equal, different, ratio] = columns.map(|mut column| {
+            column.sort_by(f64::total_cmp);
+            column[column.len() / 2]
+        });
+        let enough = u64::from(times) * PACKETS;
+        let (here, there) = (networks[1].world.host(), &networks[1].other);
+        let Repeated { packets, again, in_vain } = watch_repeated(program, here, there, |now| now.packets >= enough)?;
+        println!("| {program} | {equal:.2} | {different:.2} | {ratio:.2} | {packets} | {again} | {in_vain} |");
+    }
+    networks.iter().try_for_each(ManyPaths::ensure_all_were_taken)
+}
+
 /// Prints the goodput for `make lossy-network`, with and without selective repeat. `URXE_GOODPUT` sets how many times as long runs are.
 #[test]
 fn goodput() -> Result<()> {
-    let times: u32 = std::env::var("URXE_GOODPUT").map_or(Ok(1), |times| times.parse())?;
-    const PROGRAMS: [&str; 3] = ["ib_write_bw", "ib_send_bw", "ib_read_bw"];
+    let times = times()?;
     /// Packets lost in a thousand, and messages of a run.
     const LOSSES: [(u32, u32); 5] = [(0, 2000), (1, 2000), (10, 2000), (30, 1000), (100, 500)];
     let measure = |here: &Host, there: &Host, messages: u32| -> Result<Vec<f64>> {
-        let messages = (times * messages).to_string();
-        // The tail of a message that is lost is probed for long before: this is for an end that waits for a processor.
-        let args = ["-s", "65536", "-n", &messages, "-u", "16", "--report_gbits"];
-        let run = |program: &&str| Perftest::start(program, &args, here, there)?.gigabits();
-        PROGRAMS.iter().map(run).collect()
+        PROGRAMS.iter().map(|program| gigabits(program, here, there, times * messages)).collect()
     };
     println!("64 KiB messages over veth, MTU 1500, Gbit/s; losses in both directions.\n");
     println!("| program | no losses | 0.1 % | 1 % | 3 % | 10 % | 1 % overtaken, by a forwarder |");

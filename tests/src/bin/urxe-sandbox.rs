@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use urxe_tests::{forward, sandbox};
+use urxe_tests::forward::{Disorder, forward};
+use urxe_tests::sandbox;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -10,11 +11,11 @@ fn main() -> ExitCode {
     let result: anyhow::Result<()> = match args.as_slice() {
         ["machine"] => sandbox::machine().and_then(|()| sandbox::hold()).map_err(Into::into),
         ["host"] => sandbox::host().and_then(|()| sandbox::hold()).map_err(Into::into),
-        ["forward", left, right, seed] => {
-            seed.parse().map_err(Into::into).and_then(|seed| forward::forward(left, right, seed))
+        ["forward", left, right, disorder @ ..] => {
+            Disorder::from_args(disorder).and_then(|disorder| forward(left, right, &disorder))
         }
         _ => {
-            eprintln!("usage: urxe-sandbox machine | host | forward INTERFACE INTERFACE SEED");
+            eprintln!("usage: urxe-sandbox machine | host | forward INTERFACE INTERFACE DISORDER");
             return ExitCode::FAILURE;
         }
     };

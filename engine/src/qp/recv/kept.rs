@@ -137,6 +137,19 @@ impl Kept {
         true
     }
 
+    /// Notes that the bytes of a packet that was kept whole are stored now. False if it was not.
+    pub(super) fn mark_stored(&mut self, psn: Psn) -> bool {
+        let Some(place) = self.places.get_mut(psn.advance_from(self.base) as usize) else { return false };
+        let len = |kept: &KeptPacket| u16::try_from(kept.packet().payload.len()).ok();
+        let Some(len) = place.as_ref().and_then(len) else { return false };
+        if let Some(kept) = place.take() {
+            self.stored.set(psn, true);
+            self.middle = Some((kept.header, len));
+            self.recycle(kept);
+        }
+        true
+    }
+
     /// The packet of this PSN, if it is kept whole.
     pub(in crate::qp) fn get(&self, psn: Psn) -> Option<&KeptPacket> {
         self.places.get(psn.advance_from(self.base) as usize)?.as_ref()

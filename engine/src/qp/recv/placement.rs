@@ -11,7 +11,7 @@ use urxe_wire::{Ext, Packet, Psn, Reth};
 
 use super::kept::{Kept, WINDOW};
 use super::responder::{Inbound, access_request};
-use super::upcoming::UpcomingWrite;
+use super::upcoming::{Upcoming, UpcomingWrite};
 use crate::access::Access;
 use crate::host::{Host, Io};
 use crate::memory::{self, AccessRequest, MemoryOp};
@@ -34,12 +34,10 @@ impl<H: Host> QueuePair<H> {
     pub(in crate::qp) fn early_place(&self, io: &Io<'_, H>, kept: &mut Kept, packet: &Packet<'_>) -> Option<Place> {
         let Some(Inbound::Write { reth, received }) = &self.responder.inbound else { return None };
         let (bth, mtu) = (packet.bth(), self.attr.path_mtu.bytes());
-        let info = bth.opcode.info();
-        let is_middle = info.kind == Kind::Write && !info.position.starts() && !info.position.ends();
         let may = self.attr.access.contains(Access::REMOTE_WRITE) && self.config.quirks.writes().is_none();
         let (psn, expected) = (bth.psn, self.responder.expected);
         let behind = psn.advance_from(expected);
-        if !is_middle || packet.payload.len() != mtu || !may || behind > WINDOW.into() {
+        if !is_middle(packet, mtu) || !may || behind > WINDOW.into() {
             return None;
         }
         let mtu = mtu as u64;
@@ -55,9 +53,38 @@ impl<H: Host> QueuePair<H> {
         let under_way = UpcomingWrite::new(expected, next.advance_from(expected), reth);
         let mut upcoming = core::mem::take(&mut kept.upcoming);
         upcoming.follow(next, psn, |psn| self.write_from(io, kept, psn));
-        let place = upcoming.middle(psn, &under_way, self.attr.path_mtu, &kept.stored);
+        let mut place = upcoming.middle(psn, &under_way, self.attr.path_mtu, &kept.stored);
+        if place.is_none() && self.store_kept(io, kept, &mut upcoming, &under_way, psn) {
+            place = upcoming.middle(psn, &under_way, self.attr.path_mtu, &kept.stored);
+        }
         kept.upcoming = upcoming;
         place.map(|(reth, offset)| Place { reth, offset })
+    }
+
+    /// Stores packets in front of the one at `psn` that go to its place, and had to be kept whole when they came: what was in front
+    /// of them may be stored by now. Returns whether there were any.
+    fn store_kept(
+        &self,
+        io: &Io<'_, H>,
+        kept: &mut Kept,
+        upcoming: &mut Upcoming,
+        under_way: &UpcomingWrite,
+        psn: Psn,
+    ) -> bool {
+        let (mtu, mut has_stored) = (self.attr.path_mtu, false);
+        while let Some(before) = upcoming.blocks(psn, under_way, mtu, &kept.stored) {
+            // Nothing is in front of the message under way.
+            let place = under_way.place(before, mtu).or_else(|| upcoming.middle(before, under_way, mtu, &kept.stored));
+            let is_stored = place.zip(kept.get(before)).is_some_and(|((reth, offset), whole)| {
+                let packet = whole.packet();
+                is_middle(&packet, mtu.bytes()) && self.store_early(io, &Place { reth, offset }, packet.payload)
+            });
+            if !is_stored || !kept.mark_stored(before) {
+                break;
+            }
+            has_stored = true;
+        }
+        has_stored
     }
 
     /// The WRITE that begins at this PSN, if its first packet is kept and its memory may be written to.
@@ -111,4 +138,11 @@ impl<H: Host> QueuePair<H> {
         self.responder.inbound = Some(Inbound::Write { reth, received: total });
         true
     }
+}
+
+/// Whether it is from the middle of a WRITE, and full.
+fn is_middle(packet: &Packet<'_>, mtu: usize) -> bool {
+    let info = packet.bth().opcode.info();
+    let is_inside = !info.position.starts() && !info.position.ends();
+    info.kind == Kind::Write && is_inside && packet.payload.len() == mtu
 }

@@ -32,6 +32,12 @@ impl UpcomingWrite {
         self.first.add(self.packets)
     }
 
+    /// Returns the place of its packet at `psn`, by RETH and offset, if it is not the last.
+    pub(super) fn place(&self, psn: Psn, mtu: Mtu) -> Option<(Reth, u64)> {
+        let nth = psn.advance_from(self.first);
+        (nth + 1 < self.packets).then_some((self.reth, u64::from(nth) * mtu.bytes() as u64))
+    }
+
     /// Whether the `nth` packet was found to be free.
     const fn is_free(&self, nth: u32) -> bool {
         let behind = nth.wrapping_sub(self.looked_at);
@@ -60,6 +66,18 @@ impl UpcomingWrite {
         }
         let (free_too, has_stored_too) = self.free_from(nth.saturating_add(1), stored);
         (free & free_too, has_stored & has_stored_too)
+    }
+
+    /// Returns the first of its packets that goes to a packet's place at `va` and is not stored.
+    fn unstored_at(&self, r_key: RKey, va: u64, mtu: Mtu, stored: &PsnBits) -> Option<Psn> {
+        if self.reth.dma_len == 0 || self.reth.r_key != r_key {
+            return None;
+        }
+        let (distance, bytes) = (va.wrapping_sub(self.reth.va).cast_signed(), mtu.bytes() as u64);
+        let nth = distance >> bytes.trailing_zeros();
+        let is_aligned = distance.cast_unsigned() & (bytes - 1) == 0;
+        let both = (nth..=nth + i64::from(!is_aligned)).filter_map(|nth| u32::try_from(nth).ok());
+        both.filter(|nth| *nth < self.packets).map(|nth| self.first.add(nth)).find(|psn| !stored.is_set(*psn))
     }
 
     /// Returns bits of 32 packets from the `nth` on: those that are stored already or are none of this WRITE's, and those that are
@@ -108,6 +126,15 @@ impl Upcoming {
             end = write.end();
             self.0.push_back(write);
         }
+    }
+
+    /// Returns the oldest packet, from the WRITE `under_way` on, that goes to the place of the one at `psn` and is not stored.
+    pub(super) fn blocks(&self, psn: Psn, under_way: &UpcomingWrite, mtu: Mtu, stored: &PsnBits) -> Option<Psn> {
+        let at = self.0.iter().rposition(|write| psn.distance_from(write.first) >= 0)?;
+        let UpcomingWrite { first, reth, .. } = *self.0.get(at)?;
+        let va = reth.va.wrapping_add(u64::from(psn.advance_from(first)) * mtu.bytes() as u64);
+        let mut in_front = core::iter::once(under_way).chain(self.0.iter().take(at));
+        in_front.find_map(|write| write.unstored_at(reth.r_key, va, mtu, stored))
     }
 
     /// Returns the place of the packet at `psn`, by RETH and offset, if it is neither the first nor the last of a WRITE that is known, and

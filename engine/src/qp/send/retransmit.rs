@@ -50,6 +50,7 @@ impl Reliable {
             return;
         }
         self.snd_una = snd_una;
+        self.selective.rest(snd_una);
         self.retire_acknowledged(config, io);
         while self.reads.front().is_some_and(|chunk| chunk.last.distance_from(snd_una) < 0) {
             self.reads.pop_front();

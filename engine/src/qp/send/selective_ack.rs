@@ -40,9 +40,10 @@ impl Reliable {
     /// Returns the scoreboard, which begins now if there is none.
     pub(super) fn begin_selective(&mut self) -> &mut Scoreboard {
         if self.selective.board.is_none() {
+            let mut board = self.selective.take_spare();
             let path = |psn| self.selective.path_of(psn);
-            let board = Scoreboard::new(self.snd_una, self.snd_nxt, self.snd_max, &self.reads, path);
-            self.selective.board = Some(Box::new(board));
+            board.begin(self.snd_una, self.snd_nxt, self.snd_max, &self.reads, path);
+            self.selective.board = Some(board);
             // What a probe has asked for is known to be lost.
             self.probe.gone_back();
             if self.snd_nxt != self.snd_max {
@@ -243,7 +244,7 @@ impl Reliable {
         // A refusal waits with it for the answers to the requests before.
         let is_over = |board: &Scoreboard| self.selective.refused.is_none() && board.is_over(counts_arrivals);
         if self.selective.board().is_some_and(is_over) {
-            self.selective.board = None;
+            self.selective.end_board(config.selective.as_ref().map(|selective| &selective.memory), snd_una);
         }
         Ok(())
     }

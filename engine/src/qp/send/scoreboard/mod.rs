@@ -65,18 +65,21 @@ pub(super) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// A scoreboard when the first packet is missing: packets before `snd_max` were sent in order, and those from
-    /// `snd_nxt` on are to be sent again. `reads` are answered by responses.
-    pub(super) fn new(
+    /// Begins anew, when the first packet is missing: packets before `snd_max` were sent in order, and those from `snd_nxt` on
+    /// are to be sent again. `reads` are answered by responses. Its room stays.
+    pub(super) fn begin(
+        &mut self,
         snd_una: Psn,
         snd_nxt: Psn,
         snd_max: Psn,
         reads: &VecDeque<Span>,
         path: impl Fn(Psn) -> u8,
-    ) -> Self {
+    ) {
+        let mut entries = core::mem::take(&mut self.entries);
+        entries.clear();
         // Until the first is acknowledged, about as many more are sent.
-        let entries = VecDeque::with_capacity(2 * snd_max.advance_from(snd_una) as usize + 1);
-        let mut board = Self { snd_una, cumulative: snd_una, newest_end: snd_una, entries, ..Self::default() };
+        entries.reserve(2 * snd_max.advance_from(snd_una) as usize + 1);
+        *self = Self { snd_una, cumulative: snd_una, newest_end: snd_una, entries, ..Self::default() };
         for behind in 0..snd_max.advance_from(snd_una) {
             let psn = snd_una.add(behind);
             let answered = match reads.iter().find(|chunk| chunk.contains(psn)) {
@@ -84,11 +87,15 @@ impl Scoreboard {
                 Some(chunk) if chunk.first == psn => Answered::First,
                 Some(_) => Answered::Behind,
             };
-            board.push(answered, path(psn));
+            self.push(answered, path(psn));
         }
         let unsent = snd_nxt.advance_from(snd_una) as usize;
-        (unsent..board.entries.len()).for_each(|at| board.lose(at));
-        board
+        (unsent..self.entries.len()).for_each(|at| self.lose(at));
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn size(&self) -> usize {
+        size_of::<Self>() + self.entries.capacity() * size_of::<Entry>()
     }
 
     fn push(&mut self, answered: Answered, path: u8) {

@@ -8,7 +8,8 @@ fn timing(now: u64) -> Timing {
 
 /// A scoreboard of 16 packets, the first of which was lost and sent again.
 fn first_sent_again(reordering: &mut Reordering) -> Scoreboard {
-    let mut board = Scoreboard::new(Psn::new(0), Psn::new(16), Psn::new(16), &VecDeque::new(), |_| 0);
+    let mut board = Scoreboard::default();
+    board.begin(Psn::new(0), Psn::new(16), Psn::new(16), &VecDeque::new(), |_| 0);
     assert!(board.requests_kept(Psn::new(0), Bitmap::new(&[0xF0, 0, 0, 0]).unwrap(), &timing(0), reordering));
     assert_eq!(board.find_lost(&timing(0), reordering), 1);
     assert!(!board.is_over(false), "one is to be sent again");
@@ -57,4 +58,18 @@ fn an_arrival_that_is_taken_back_is_news() {
     assert!(!board.has_news(), "it has not arrived");
     board.undeliver(Psn::new(2));
     assert!(board.has_news());
+}
+
+/// The next gap finds the room of the one before, and nothing else of it.
+#[test]
+fn a_scoreboard_begins_anew_in_the_same_room() {
+    let mut board = first_sent_again(&mut Reordering::default());
+    (0..100).for_each(|_| board.sent(1, false, 3));
+    let size = board.size();
+    board.begin(Psn::new(50), Psn::new(58), Psn::new(60), &VecDeque::new(), |_| 1);
+    assert_eq!(board.size(), size);
+    assert_eq!((board.outstanding(), board.lost(), board.in_flight()), (10, 2, 8));
+    assert_eq!((board.next_lost(), board.path(Psn::new(59))), (Some((Psn::new(58), 1)), 1));
+    assert!(!board.has_news() && board.acknowledged() == 0);
+    assert_eq!(board.take_paths(), (ByPath::default(), ByPath::default()));
 }
