@@ -10,7 +10,7 @@
 //! | `passed_files` | [`refuse_files`]: has the kernel refuse files to a socket |
 //! | `sealed_file` | files in memory that processes map |
 //! | `header` | the header of a forwarded datagram |
-pub mod bind;
+
 pub mod bind;
 pub mod channel;
 pub mod credentials;
