@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::SockAddr;
 
 use crate::error::PortError;
 use crate::ipc::credentials::{Credentials, abstract_address};

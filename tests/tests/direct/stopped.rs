@@ -19,7 +19,7 @@ use super::memory::is_direct;
 use super::{connect, counter, introduction, succeeds};
 
 // <linux/userfaultfd.h>
-const USER_MODE_ONLY: libc::c_int = 1;
+const USER_MODE_ONLY: c_int = 1;
 const API: u64 = 0xAA;
 const UFFDIO_API: u64 = 0xC018_AA3F;
 const UFFDIO_REGISTER: u64 = 0xC020_AA00;
