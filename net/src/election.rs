@@ -188,6 +188,7 @@ fn name(kind: &str, local: SocketAddr) -> io::Result<SockAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ipc::refuse_files;
 
     /// An address of this test's own, so that parallel tests do not meet.
     fn local(last: u8) -> SocketAddr {
