@@ -3,6 +3,7 @@
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use urxe_engine::{SendOp, WcStatus};
 
@@ -72,6 +73,48 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// A parked poll watches the sockets of other devices that are polled, and these may be closed meanwhile.
+#[test]
+fn polls_park_beside_devices_that_are_closed() {
+    in_namespace(|| {
+        let given = Scheduling::own();
+        let own = Node::new(1, true);
+        let one = [*given.cpus.last().unwrap()];
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    run_on(&one);
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let closer = scope.spawn(|| {
+                for seed in 2..22 {
+                    let beside = Node::new(seed, true);
+                    let until = Instant::now() + Duration::from_millis(3);
+                    while Instant::now() < until {
+                        beside.device.polled(false);
+                    }
+                }
+            });
+            run_on(&one);
+            while !closer.is_finished() {
+                own.device.polled(false);
+            }
+            closer.join().unwrap();
+            run_on(&given.cpus);
+        });
+        let peer = Node::new(22, true);
+        own.connect(peer.qp.qpn());
+        peer.connect(own.qp.qpn());
+        own.post_send(SendOp::Write(peer.remote(0)), 0, 8);
+        assert_eq!(own.completion().status, WcStatus::Success);
+    });
 }
 
 #[test]

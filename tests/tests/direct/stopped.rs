@@ -1,8 +1,10 @@
 //! Requesters that are stopped in the middle of a copy, by a page of their own memory that comes late (userfaultfd(2)), or never, since they
 //! are killed there.
 
+use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -177,6 +179,67 @@ fn an_atomic_that_is_told_late() {
             ensure!(local.pages().read_u64(0) == done);
         }
         ensure!(is_direct(&pair, &memory)?, "it is shown again");
+        Ok(())
+    });
+}
+
+/// Signals that the handler has seen.
+static SENT: AtomicU32 = AtomicU32::new(0);
+
+/// Handler of SIGSEGV that a program has for what others send.
+extern "C" fn count_sent(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: what the kernel gives.
+    if unsafe { (*info).si_code } == libc::SI_USER {
+        SENT.fetch_add(1, Ordering::SeqCst);
+    } else {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(9) };
+    }
+}
+
+/// SIGSEGV that kill(2) sends while a thread copies is the program's, and no fault of the copy.
+#[test]
+fn a_signal_that_is_sent_in_the_middle_of_a_copy() {
+    super::in_direct_world(|| {
+        // SAFETY: all-zero is a value of this plain C struct.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        (action.sa_sigaction, action.sa_flags) = (count_sent as *const () as usize, libc::SA_SIGINFO);
+        // SAFETY: a handler of this kind. Before the device's, which is put in front of it.
+        ensure!(unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } == 0);
+        let pair = Pair::new(&Options::default())?;
+        let memory = pair.far.region(2 * PAGE)?;
+        ensure!(is_direct(&pair, &memory)?);
+        let local = Mr::alloc(&pair.near.pd, 2 * PAGE, PRIVATE)?;
+        local.pages().write(0, &pattern(2, PAGE));
+        let missing = Missing::new(local.pages(), PAGE)?;
+        let before = counter("direct_requests")?;
+        std::thread::scope(|scope| -> Result<()> {
+            let missing = missing;
+            let (tells, told) = mpsc::channel();
+            let (pair, local, to) = (&pair, &local, memory.at(0));
+            let writer = scope.spawn(move || {
+                // SAFETY: no pointers.
+                tells.send(unsafe { libc::gettid() })?;
+                pair.near.complete(&SendWr::new(Op::Write(to), &[local.sge(0, 2 * PAGE)]))
+            });
+            missing.is_touched()?;
+            // SAFETY: all-zero says that kill(2) has sent it.
+            let info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            let writing = told.recv()?;
+            // SAFETY: what is told with the signal. Of its threads kill(2) itself may choose another.
+            let is_sent = unsafe {
+                libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), writing, libc::SIGSEGV, &raw const info)
+            } == 0;
+            let seen = wait_until("the program's handler runs", || Ok(SENT.load(Ordering::SeqCst) == 1));
+            missing.come()?;
+            let wc = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+            ensure!(is_sent, "rt_tgsigqueueinfo");
+            seen?;
+            ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+            Ok(())
+        })?;
+        ensure!(counter("direct_requests")? == before + 1, "it went by packets");
+        ensure!(memory.pages().read(0, 2 * PAGE) == [pattern(2, PAGE), vec![0; PAGE]].concat());
         Ok(())
     });
 }

@@ -1,5 +1,6 @@
 //! XRC domains that processes share (`ibv_open_xrcd(3)`): queue pairs here, SRQs in other processes.
 
+mod descriptors;
 mod endings;
 mod messages;
 mod owner;
