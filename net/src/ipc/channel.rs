@@ -73,10 +73,13 @@ impl Listener {
     /// Accepts a connection of the same user; others are closed. `Ok(None)`: there is none.
     ///
     /// # Errors
-    /// Any refusal of the system, such as no descriptor left.
+    /// EBADF if the application has closed the listener; any refusal of the system, such as no descriptor left.
     //= spec/hosts.md#net-010
     //# Nobody MUST get at another process' part of an XRC domain but who is of the same user and shows the domain's file.
     pub fn accept(&self) -> io::Result<Option<Channel>> {
+        if !self.socket.is_ours() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         let guest = unix::accept(self.as_raw_fd())?;
         guest.map(|guest| Ok(Channel { socket: self.fds.adopt(guest)? })).transpose()
     }
@@ -85,6 +88,12 @@ impl Listener {
 impl Channel {
     pub(crate) fn connect(fds: &Arc<FdSet>, block: u16) -> io::Result<Self> {
         Ok(Self { socket: fds.adopt(unix::connect(KIND, block)?)? })
+    }
+
+    /// Whether the number still is what it was.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.socket.is_ours()
     }
 
     /// Sends one message, of two parts, without waiting.

@@ -191,6 +191,11 @@ impl Connection {
 
     /// Answers some of what it asks. False when it is gone, and has left.
     fn serve(&mut self, device: &Device, buffer: &mut [u8; message::LENGTH]) -> bool {
+        if !self.channel.is_ours() {
+            // The application has closed it, and what is under the number is its own.
+            self.leave(device);
+            return false;
+        }
         for _ in 0..BUDGET {
             match self.channel.receive(buffer) {
                 Ok(None) => return true,
