@@ -1,7 +1,7 @@
 //! Requesters that are stopped in the middle of a copy, by a page of their own memory that comes late (userfaultfd(2)), or never, since they
 //! are killed there.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -19,7 +19,7 @@ use super::memory::is_direct;
 use super::{connect, counter, introduction, succeeds};
 
 // <linux/userfaultfd.h>
-const USER_MODE_ONLY: c_int = 1;
+const USER_MODE_ONLY: libc::c_int = 1;
 const API: u64 = 0xAA;
 const UFFDIO_API: u64 = 0xC018_AA3F;
 const UFFDIO_REGISTER: u64 = 0xC020_AA00;
@@ -187,7 +187,7 @@ fn an_atomic_that_is_told_late() {
 static SENT: AtomicU32 = AtomicU32::new(0);
 
 /// Handler of SIGSEGV that a program has for what others send.
-extern "C" fn count_sent(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn count_sent(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: what the kernel gives.
     if unsafe { (*info).si_code } == libc::SI_USER {
         SENT.fetch_add(1, Ordering::SeqCst);
