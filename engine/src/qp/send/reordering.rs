@@ -2,6 +2,9 @@
 //!
 //! As in TCP (RACK, RFC 8985), a packet is lost when one that was sent after it has arrived, and it has not within the
 //! reordering window since. Where nothing was ever late, three that overtook it are enough.
+//!
+//! Where packets take several paths, those of one path arrive in order as a rule, and one of another path tells little: until
+//! something is known of a path, nobody can tell a slow one from one that loses all.
 
 /// Packets that overtake a lost one where nothing was ever late (RFC 5681).
 const OVERTAKING: i32 = 3;
@@ -12,6 +15,8 @@ const MOST: u64 = 100_000_000;
 /// Round trips of the longest window where packets take several paths. On one path it is one: a packet seems to be late for as long as
 /// a program had no processor to take the news, and each loss would then cost that time.
 const MOST_ROUND_TRIPS: u64 = 8;
+/// Window, in nanoseconds, of a path of which nothing is known to have arrived: as long as the probe waits.
+const UNHEARD: u64 = 2_000_000;
 /// Losses without a packet sent in vain until the window shrinks.
 const CALM: u32 = 16;
 
@@ -24,6 +29,10 @@ pub(super) struct Reordering {
     several: bool,
     /// Window by what was seen, in nanoseconds.
     learnt: u64,
+    /// Window by what was seen between paths.
+    learnt_across: u64,
+    /// Bits of the paths of which something has arrived.
+    heard: u16,
     /// Losses since a packet was sent in vain.
     calm: u32,
 }
@@ -41,6 +50,27 @@ impl Reordering {
         self.learnt.clamp(least, self.most(round_trip)).clamp(LEAST, MOST)
     }
 
+    /// Whether packets take several paths.
+    pub(super) const fn takes_several(&self) -> bool {
+        self.several
+    }
+
+    /// Delay that a packet may have of which only those of other paths tell.
+    pub(super) fn window_across(&self, round_trip: u64, path: u8) -> u64 {
+        let is_heard = self.heard & Self::bit(path) != 0;
+        let least = (MOST_ROUND_TRIPS * round_trip).max(if is_heard { LEAST } else { UNHEARD });
+        self.learnt_across.max(least).min(MOST)
+    }
+
+    /// A packet has arrived on this path.
+    pub(super) const fn hear_of(&mut self, path: u8) {
+        self.heard |= Self::bit(path);
+    }
+
+    const fn bit(path: u8) -> u16 {
+        1 << (path % 16)
+    }
+
     /// The longest window where a round trip takes `round_trip`.
     const fn most(&self, round_trip: u64) -> u64 {
         if self.several { MOST_ROUND_TRIPS * round_trip } else { round_trip }
@@ -51,10 +81,11 @@ impl Reordering {
         !self.seen && overtaking >= OVERTAKING
     }
 
-    /// A packet came `late` nanoseconds after one that was sent behind it.
-    pub(super) fn came_late(&mut self, late: u64) {
+    /// A packet came `late` nanoseconds after one that was sent behind it, on its own path or on another.
+    pub(super) fn came_late(&mut self, late: u64, on_path: bool) {
         self.seen = true;
-        self.learnt = self.learnt.max(late + late / 4).min(MOST);
+        let learnt = if on_path { &mut self.learnt } else { &mut self.learnt_across };
+        *learnt = (*learnt).max(late + late / 4).min(MOST);
     }
 
     /// A packet was sent again in vain.
@@ -64,6 +95,9 @@ impl Reordering {
             let more = self.window(round_trip) + round_trip / 4;
             self.learnt = more.min(self.most(round_trip)).max(self.learnt).min(MOST);
         }
+        if self.several {
+            self.learnt_across = (self.learnt_across.max(MOST_ROUND_TRIPS * round_trip) + round_trip).min(MOST);
+        }
     }
 
     /// A packet was found lost.
@@ -72,6 +106,7 @@ impl Reordering {
         if self.calm >= CALM {
             self.calm = 0;
             self.learnt -= self.learnt / 8;
+            self.learnt_across -= self.learnt_across / 8;
         }
     }
 }
@@ -84,7 +119,7 @@ mod tests {
     fn without_reordering_three_are_enough() {
         let mut reordering = Reordering::default();
         assert!(!reordering.is_lost_at_once(2) && reordering.is_lost_at_once(3));
-        reordering.came_late(1);
+        reordering.came_late(1, true);
         assert!(!reordering.is_lost_at_once(1000));
     }
 
@@ -92,9 +127,9 @@ mod tests {
     fn the_window_fits_what_came_late() {
         let mut reordering = Reordering::default();
         assert_eq!(reordering.window(400_000), 100_000);
-        reordering.came_late(200_000);
+        reordering.came_late(200_000, true);
         assert_eq!(reordering.window(400_000), 250_000);
-        reordering.came_late(100_000);
+        reordering.came_late(100_000, true);
         assert_eq!(reordering.window(400_000), 250_000);
         reordering.in_vain(400_000);
         assert_eq!(reordering.window(400_000), 350_000);
@@ -108,12 +143,27 @@ mod tests {
     #[test]
     fn one_packet_that_seemed_very_late_makes_no_loss_dear() {
         let mut reordering = Reordering::default();
-        reordering.came_late(10_000_000);
+        reordering.came_late(10_000_000, true);
         assert_eq!(reordering.window(400_000), 400_000);
         assert_eq!(reordering.window(0), LEAST);
         reordering.expect();
         assert_eq!(reordering.window(400_000), 3_200_000, "paths may differ by several round trips");
-        reordering.came_late(u64::MAX / 2);
+        reordering.came_late(u64::MAX / 2, true);
         assert_eq!(reordering.window(u64::MAX / 16), MOST);
+    }
+
+    #[test]
+    fn between_paths_the_window_is_what_these_differ_by() {
+        let mut reordering = Reordering::default();
+        reordering.expect();
+        assert_eq!(reordering.window_across(10_000, 3), UNHEARD);
+        reordering.hear_of(3);
+        assert_eq!([2, 3].map(|path| reordering.window_across(10_000, path)), [UNHEARD, 80_000]);
+        reordering.came_late(1_000_000, false);
+        assert_eq!((reordering.window_across(10_000, 3), reordering.window(10_000)), (1_250_000, 10_000));
+        reordering.in_vain(10_000);
+        assert_eq!(reordering.window_across(10_000, 3), 1_260_000);
+        (0..100 * CALM).for_each(|_| reordering.lost());
+        assert_eq!(reordering.window_across(10_000, 3), 80_000, "forgets");
     }
 }

@@ -5,7 +5,7 @@ use urxe_wire::Psn;
 use super::packets::{Unsent, send_data};
 use super::reliable::Reliable;
 use super::scoreboard::Answered;
-use super::selective::{Selective, UNKNOWN};
+use super::selective::Selective;
 use crate::congestion::Sent;
 use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io, Network as _};
@@ -20,9 +20,7 @@ const SILENT: u32 = 10;
 impl Reliable {
     /// Time at which overtaken packets count as lost.
     pub(super) fn selective_deadline(&self) -> Option<Instant> {
-        let board = self.selective.board()?;
-        let round_trip = self.probe.round_trip().map_or(UNKNOWN, |rtt| rtt.smoothed);
-        board.deadline(self.selective.reordering.window(round_trip))
+        self.selective.board()?.deadline()
     }
 
     /// Whether the response that is measured waits for a request at `psn`, which is sent again.
@@ -34,9 +32,8 @@ impl Reliable {
 
     /// Looks at [`selective_deadline`](Self::selective_deadline) whether packets are lost.
     pub(super) fn handle_selective_timeout(&mut self, now: Instant) {
-        let round_trip = self.probe.round_trip().map_or(UNKNOWN, |rtt| rtt.smoothed);
         if let Some(board) = &mut self.selective.board {
-            board.handle_timeout(now, self.selective.reordering.window(round_trip));
+            board.handle_timeout(now);
         }
     }
 

@@ -26,8 +26,8 @@ pub(in crate::qp::send) struct Entry {
     pub(super) lost: bool,
     /// All responses before it have left the responder, as its own shows, or an acknowledgement.
     pub(super) responded: bool,
-    /// Time since which it is overtaken.
-    pub(super) overtaken: Option<Instant>,
+    /// Since when it is overtaken, and by what.
+    pub(super) overtaken: Option<Overtaken>,
     /// Time at which it was sent again; `None`: it was not.
     pub(super) again: Option<Instant>,
     /// Whether it was sent more than once.
@@ -40,6 +40,15 @@ pub(in crate::qp::send) struct Entry {
     pub(super) waits: bool,
     /// Path of the packet that was sent last for it.
     pub(super) path: u8,
+}
+
+/// State of a packet that is overtaken.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp::send) struct Overtaken {
+    /// Time since which it is so.
+    pub(super) since: Instant,
+    /// Whether a packet of its own path has overtaken it, and not only others.
+    pub(super) on_path: bool,
 }
 
 /// Whether a response takes the PSN.
@@ -98,8 +107,8 @@ impl Entry {
             // So soon the other one cannot have been answered.
             (Some(at), _) => time_of(at) < timing.round_trip / 2,
             (None, None) => true,
-            (None, Some(since)) => {
-                reordering.came_late(time_of(since));
+            (None, Some(Overtaken { since, on_path })) => {
+                reordering.came_late(time_of(since), on_path);
                 true
             }
         }

@@ -2,7 +2,7 @@
 
 use urxe_wire::Psn;
 
-use super::entry::{Answered, Entry, Timing};
+use super::entry::{Answered, Entry, Overtaken, Timing};
 use super::{Scoreboard, is_before};
 use crate::qp::psn_bits::ones;
 use crate::qp::send::paths::ByPath;
@@ -16,21 +16,20 @@ impl Scoreboard {
     }
 
     /// Has [`find_lost`](Self::find_lost) look again, if it is time.
-    pub(in crate::qp::send) fn handle_timeout(&mut self, now: Instant, window: u64) {
-        self.has_news |= self.deadline(window).is_some_and(|at| at <= now);
+    pub(in crate::qp::send) fn handle_timeout(&mut self, now: Instant) {
+        self.has_news |= self.deadline().is_some_and(|at| at <= now);
     }
 
     /// Time at which [`find_lost`](Self::find_lost) is to look again, if it does not with the next packet that may leave.
-    pub(in crate::qp::send) fn deadline(&self, window: u64) -> Option<Instant> {
-        let first = self.overtaken.filter(|_| !self.has_news)?;
-        Some(Instant::from_nanos(first.as_nanos().saturating_add(window)))
+    pub(in crate::qp::send) fn deadline(&self) -> Option<Instant> {
+        self.due.filter(|_| !self.has_news)
     }
 
     /// Finds packets that are overtaken for too long: these are lost. Returns how many packets.
     pub(in crate::qp::send) fn find_lost(&mut self, timing: &Timing, reordering: &mut Reordering) -> u32 {
         let mut packets = 0;
         self.has_news = false;
-        self.overtaken = None;
+        self.due = None;
         if self.answered_psns == 0 && self.is_told_by_bits() {
             // Requests that have not come and were sent before one that has: few, and nothing else is overtaken.
             let count = self.newest_end.distance_from(self.snd_una).max(0).unsigned_abs();
@@ -75,10 +74,20 @@ impl Scoreboard {
             entry.overtaken = None;
             return 0;
         }
-        let since = *entry.overtaken.get_or_insert(timing.now);
-        let window = u128::from(reordering.window(timing.round_trip));
-        if timing.now.since(since).as_nanos() < window && !reordering.is_lost_at_once(overtaking) {
-            self.overtaken = Some(self.overtaken.map_or(since, |first| first.min(since)));
+        let newest = self.newest_on.get(usize::from(entry.path)).copied().unwrap_or_default();
+        // Nobody knows which of several paths a response takes.
+        let on_path =
+            !reordering.takes_several() || (entry.awaits_request() && is_before(entry.number.wrapping_add(1), newest));
+        let known = entry.overtaken.filter(|known| known.on_path == on_path);
+        let Overtaken { since, .. } =
+            *entry.overtaken.insert(known.unwrap_or(Overtaken { since: timing.now, on_path }));
+        let window = match on_path {
+            true => reordering.window(timing.round_trip),
+            false => reordering.window_across(timing.round_trip, entry.path),
+        };
+        if timing.now.since(since).as_nanos() < u128::from(window) && !reordering.is_lost_at_once(overtaking) {
+            let at = Instant::from_nanos(since.as_nanos().saturating_add(window));
+            self.due = Some(self.due.map_or(at, |due| due.min(at)));
             return 0;
         }
         if let Some(lost) = self.lost_by.get_mut(usize::from(entry.path)).filter(|_| entry.awaits_request()) {

@@ -3,7 +3,8 @@
 //! There is one only then: while packets arrive in order, three PSNs say all ([`super::reliable`]).
 //!
 //! Packets are numbered in the order in which they were sent, those that were sent again anew. One is *overtaken* when a
-//! packet of a higher number has arrived, and lost when it is so for longer than the [reordering window](super::reordering).
+//! packet of a higher number has arrived, and lost when it is so for longer than the [reordering window](super::reordering),
+//! which is longer where only packets of other [paths](super::paths) have overtaken it.
 //! READ responses and results of atomics are watched likewise. They leave in the order of their PSNs, and when they are asked
 //! for again, in the order of that: one is overtaken by those that are behind it in both. A responder that has carried out a
 //! request keeps no duplicate of it back: what is asked for again of that is overtaken by every response, or acknowledgement,
@@ -53,8 +54,10 @@ pub(super) struct Scoreboard {
     answered: u32,
     /// The PSN behind all that were sent before the youngest request that arrived.
     newest_end: Psn,
-    /// Since when the first of those that are overtaken, and not lost yet, is.
-    overtaken: Option<Instant>,
+    /// `newest`, of each path.
+    newest_on: ByPath,
+    /// When the first of those that are overtaken, and not lost yet, will be.
+    due: Option<Instant>,
     /// Set by news since [`find_lost`](Self::find_lost).
     has_news: bool,
     /// A READ or atomic that the peer may not have was sent again, and nothing new behind it.
@@ -236,8 +239,10 @@ impl Scoreboard {
         let at = psn.advance_from(self.snd_una) as usize;
         let Some(entry) = self.entries.get_mut(at) else { return false };
         let is_first = entry.again.is_none() && entry.awaits_request();
-        if let Some(arrived) = self.arrived_by.get_mut(usize::from(entry.path)).filter(|_| is_first) {
+        let path = entry.path;
+        if let Some(arrived) = self.arrived_by.get_mut(usize::from(path)).filter(|_| is_first) {
             *arrived += 1;
+            reordering.hear_of(path);
         }
         match entry.answered {
             Answered::No if !entry.delivered => {
@@ -246,7 +251,7 @@ impl Scoreboard {
                 self.deliver(at);
                 self.come.set(psn, true);
                 if is_original == again.is_none() {
-                    self.request_came(psn, number, resent);
+                    self.request_came(psn, number, path, resent);
                 }
                 true
             }
@@ -257,7 +262,7 @@ impl Scoreboard {
                 // What answers it may have been queued behind other responses, so no other is lost because one that was
                 // asked for again has come.
                 if again.is_none() {
-                    self.request_came(psn, number, resent);
+                    self.request_came(psn, number, path, resent);
                 }
                 true
             }
@@ -288,10 +293,15 @@ impl Scoreboard {
         }
     }
 
-    /// The request of this number arrived, perhaps `resent`: those of lower numbers are overtaken.
-    fn request_came(&mut self, psn: Psn, number: u32, resent: bool) {
-        if is_before(self.newest, number.wrapping_add(1)) {
-            self.newest = number.wrapping_add(1);
+    /// The request of this number arrived on a path, perhaps `resent`: those of lower numbers are overtaken.
+    fn request_came(&mut self, psn: Psn, number: u32, path: u8, resent: bool) {
+        let behind = number.wrapping_add(1);
+        if let Some(newest) = self.newest_on.get_mut(usize::from(path)).filter(|newest| is_before(**newest, behind)) {
+            *newest = behind;
+            self.has_news = true;
+        }
+        if is_before(self.newest, behind) {
+            self.newest = behind;
             self.has_news = true;
             // What is behind one that was sent once was sent behind it.
             self.newest_end = if resent { self.end() } else { psn.next() };

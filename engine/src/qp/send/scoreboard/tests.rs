@@ -41,10 +41,9 @@ fn a_packet_overtaken_by_one_sent_again_keeps_the_scoreboard() {
     board.forget(15);
     assert!(!board.is_over(false), "the last packet was sent before");
     assert_eq!(board.find_lost(&timing(ROUND_TRIP), &mut reordering), 0, "one alone may be late");
-    let window = reordering.window(ROUND_TRIP);
-    assert!(!board.is_over(false) && board.deadline(window).is_some());
-    let late = timing(ROUND_TRIP + window);
-    board.handle_timeout(late.now, window);
+    let late = timing(ROUND_TRIP + reordering.window(ROUND_TRIP));
+    assert!(!board.is_over(false) && board.deadline() == Some(late.now));
+    board.handle_timeout(late.now);
     assert_eq!(board.find_lost(&late, &mut reordering), 1);
     assert_eq!(board.next_lost(), Some((Psn::new(15), 1)));
 }
@@ -72,4 +71,29 @@ fn a_scoreboard_begins_anew_in_the_same_room() {
     assert_eq!((board.next_lost(), board.path(Psn::new(59))), (Some((Psn::new(58), 1)), 1));
     assert!(!board.has_news() && board.acknowledged() == 0);
     assert_eq!(board.take_paths(), (ByPath::default(), ByPath::default()));
+}
+
+/// Packets of a slow path may be late by as much as paths differ; what its own packets have overtaken is lost.
+#[test]
+fn packets_of_another_path_say_little() {
+    let mut reordering = Reordering::default();
+    reordering.expect();
+    let mut board = Scoreboard::default();
+    board.begin(Psn::new(0), Psn::new(16), Psn::new(16), &VecDeque::new(), |psn| u8::from(psn.get() < 8));
+    // All of the fast path have come.
+    assert!(board.requests_kept(Psn::new(0), Bitmap::new(&[1, 0xFE, 0, 0]).unwrap(), &timing(0), &mut reordering));
+    assert_eq!(board.find_lost(&timing(0), &mut reordering), 0);
+    let unheard = reordering.window_across(ROUND_TRIP, 1);
+    assert_eq!(board.deadline(), Some(timing(unheard).now));
+    // The first and the third of the slow path come, late.
+    let late = unheard - 1;
+    board.carried_out(Psn::new(1), &timing(late), &mut reordering);
+    assert!(board.requests_kept(Psn::new(1), Bitmap::new(&[0x80, 0, 0, 0]).unwrap(), &timing(late), &mut reordering));
+    assert_eq!(board.find_lost(&timing(late), &mut reordering), 0);
+    let window = reordering.window(ROUND_TRIP);
+    assert!(window < late && reordering.window_across(ROUND_TRIP, 1) > late);
+    assert_eq!(board.deadline(), Some(timing(late + window).now));
+    // The second is lost, and those behind the third are not.
+    assert_eq!(board.find_lost(&timing(late + window), &mut reordering), 1);
+    assert_eq!(board.next_lost(), Some((Psn::new(1), 1)));
 }
