@@ -14,7 +14,7 @@ const SPREAD: [(&str, &str); 2] = [("URXE_SELECTIVE_REPEAT", "1"), ("URXE_PATHS"
 pub enum Paths {
     /// All are as slow as the slowest of the others.
     Equal,
-    /// Each is slower than the one before.
+    /// Delays that grow from path to path.
     Different,
 }
 
