@@ -28,13 +28,13 @@ pub const DIFFERENT_PATHS: [u64; 8] = [0, 200, 400, 600, 800, 1000, 1200, 1400];
 /// Eight paths, each as slow as the slowest of these.
 pub const EQUAL_PATHS: [u64; 8] = [1400; 8];
 
-/// What a network does to the order of RoCE packets.
+/// Order in which a network passes RoCE packets on.
 #[derive(Debug, Clone)]
 pub enum Disorder {
-    /// One in a hundred is overtaken by some that come behind; the seed decides which.
+    /// Order in which one packet in a hundred is overtaken by some that come behind; the seed decides which.
     Overtaking(u64),
-    /// It has as many paths as there are times, and packets take that long on each. The UDP source port says which path a packet
-    /// takes: those of one connection take one after the other.
+    /// Paths on which packets take so long each. The UDP source port says which path a packet takes: those of one connection take
+    /// one after the other.
     Paths(Vec<Duration>),
 }
 
@@ -131,7 +131,7 @@ fn overtake(from: &mut dyn DataLinkReceiver, to: &mut dyn DataLinkSender, mut rn
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Delayed {
     due: Instant,
-    /// Those that came before leave before at the same time.
+    /// Number in the order of arrival: of those due at the same time the first leaves first.
     nth: u64,
     frame: Vec<u8>,
 }

@@ -26,7 +26,7 @@ pub(in crate::qp::send) struct Entry {
     pub(super) lost: bool,
     /// All responses before it have left the responder, as its own shows, or an acknowledgement.
     pub(super) responded: bool,
-    /// Since when it is overtaken, and by what.
+    /// State while a later packet has arrived.
     pub(super) overtaken: Option<Overtaken>,
     /// Time at which it was sent again; `None`: it was not.
     pub(super) again: Option<Instant>,
