@@ -12,9 +12,9 @@ const SPREAD: [(&str, &str); 2] = [("URXE_SELECTIVE_REPEAT", "1"), ("URXE_PATHS"
 /// Delays of eight paths.
 #[derive(Debug, Clone, Copy)]
 pub enum Paths {
-    /// All are as slow as the slowest of the others.
+    /// Paths as slow as the slowest of the others.
     Equal,
-    /// Delays that grow from path to path.
+    /// Paths from fast to slow.
     Different,
 }
 

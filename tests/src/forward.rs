@@ -28,13 +28,13 @@ pub const DIFFERENT_PATHS: [u64; 8] = [0, 200, 400, 600, 800, 1000, 1200, 1400];
 /// Eight paths, each as slow as the slowest of these.
 pub const EQUAL_PATHS: [u64; 8] = [1400; 8];
 
-/// Changes of the order of RoCE packets in a network.
+/// Order in which a network passes RoCE packets on.
 #[derive(Debug, Clone)]
 pub enum Disorder {
-    /// One in a hundred is overtaken by some that come behind; the seed decides which.
+    /// Order in which one packet in a hundred is overtaken by some that come behind; the seed decides which.
     Overtaking(u64),
-    /// Paths, one for each time: a packet takes that long on it. The UDP source port says which path a packet
-    /// takes: those of one connection take one after the other.
+    /// Paths on which packets take so long each. The UDP source port says which path a packet takes: those of one connection take
+    /// one after the other.
     Paths(Vec<Duration>),
 }
 
@@ -131,7 +131,7 @@ fn overtake(from: &mut dyn DataLinkReceiver, to: &mut dyn DataLinkSender, mut rn
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Delayed {
     due: Instant,
-    /// Number in order of arrival, by which packets leave that are due at one time.
+    /// Number in the order of arrival: of those due at the same time the first leaves first.
     nth: u64,
     frame: Vec<u8>,
 }

@@ -26,7 +26,7 @@ pub(in crate::qp::send) struct Entry {
     pub(super) lost: bool,
     /// All responses before it have left the responder, as its own shows, or an acknowledgement.
     pub(super) responded: bool,
-    /// State of a packet that is overtaken; `None` while none that was sent later has arrived.
+    /// State while a later packet has arrived.
     pub(super) overtaken: Option<Overtaken>,
     /// Time at which it was sent again; `None`: it was not.
     pub(super) again: Option<Instant>,
@@ -42,7 +42,7 @@ pub(in crate::qp::send) struct Entry {
     pub(super) path: u8,
 }
 
-/// Begin of the time in which a packet is overtaken, and the kind of packets that did it.
+/// State of a packet that is overtaken.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp::send) struct Overtaken {
     /// Time since which it is so.
