@@ -182,7 +182,7 @@ soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at r
 
 .PHONY: lossy-network
 lossy-network: setup build ## goodput over networks that lose or reorder packets
-	URXE_GOODPUT=10 $(CARGO) test -p urxe-tests --test lossy_network -- --nocapture goodput
+	URXE_GOODPUT=10 $(CARGO) test -p urxe-tests --test lossy_network -- --nocapture --test-threads 1 goodput
 
 .PHONY: shared-link
 shared-link: setup build ## three senders on a link of 50 Mbit/s, with DCQCN and without
