@@ -15,7 +15,7 @@ fn a_handler_that_exits_waits_for_nothing() -> Result<()> {
     world.host().set_env("URXE_LOOPBACK", "udp");
     world.host().set_env("LD_PRELOAD", library);
     for round in 0..10 {
-        world.host().set_env("EXIT_AFTER_MS", &(400 + 7 * round).to_string());
+        world.host().set_env("EXIT_AFTER_MS", &(20 + 7 * round).to_string());
         let pair =
             PingPong { size: 64, iters: u32::MAX >> 1, ..PingPong::default() }.start(world.host(), world.host())?;
         for end in [pair.server, pair.client] {
