@@ -28,7 +28,7 @@ fn able_on(paths: u8, rq_psn: u32, sq_psn: u32) -> SingleQp {
     qp
 }
 
-/// One whose peer has it as well.
+/// A queue pair whose peer has selective repeat as well.
 fn agreed() -> SingleQp {
     let mut qp = able(RQ_PSN, SQ_PSN);
     gets_offer(&mut qp, true);

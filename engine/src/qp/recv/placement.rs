@@ -140,7 +140,7 @@ impl<H: Host> QueuePair<H> {
     }
 }
 
-/// Whether it is from the middle of a WRITE, and full.
+/// Whether a packet is from the middle of a WRITE, and full.
 fn is_middle(packet: &Packet<'_>, mtu: usize) -> bool {
     let info = packet.bth().opcode.info();
     let is_inside = !info.position.starts() && !info.position.ends();
