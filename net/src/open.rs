@@ -28,6 +28,7 @@ impl Port {
     }
 
     fn open_with(interface: Interface, shared: bool) -> Result<(Self, Receiver), PortError> {
+        // Asked here, for later: the program may forbid itself to open files.
         sealed_file::are_commits_limited();
         let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
         let mut receiver = Receiver::open(&fds, interface.addresses(), shared)?;

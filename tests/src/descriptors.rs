@@ -36,21 +36,17 @@ pub struct Stranger {
 impl Stranger {
     /// Puts an eventfd, an epoll instance or a socket under the number.
     pub fn put(number: RawFd) -> Result<Self> {
-        let (file, peer) = match number % 3 {
-            0 => {
-                let (file, peer) = UnixDatagram::pair()?;
-                peer.send(b"theirs")?;
-                (OwnedFd::from(file), Some(UnixDatagram::from(out_of_the_way(&peer.into())?)))
-            }
+        let file = match number % 3 {
+            0 => return Self::put_socket(number),
             // SAFETY: a new descriptor each.
-            1 => (unsafe { OwnedFd::from_raw_fd(libc::eventfd(1, libc::EFD_NONBLOCK)) }, None),
+            1 => unsafe { OwnedFd::from_raw_fd(libc::eventfd(1, libc::EFD_NONBLOCK)) },
             // SAFETY: likewise.
-            _ => (unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(0)) }, None),
+            _ => unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(0)) },
         };
         let file = out_of_the_way(&file)?;
         // SAFETY: the number is of a descriptor that was closed.
         ensure!(unsafe { libc::dup2(file.as_raw_fd(), number) } == number, "dup2");
-        Ok(Self { number, peer })
+        Ok(Self { number, peer: None })
     }
 
     /// Puts a socket with one datagram under the number.

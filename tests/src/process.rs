@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{JoinHandle, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -182,7 +182,6 @@ fn display(command: &Command) -> String {
 #[derive(Debug)]
 struct Output {
     pipe: Arc<Mutex<Pipe>>,
-    reader: Option<JoinHandle<()>>,
 }
 
 /// The end of a pipe that does not block, and the bytes that came out of it.
@@ -218,7 +217,7 @@ impl Output {
         let readable = file.try_clone()?;
         let pipe = Arc::new(Mutex::new(Pipe { file, bytes: Vec::new(), has_ended: false }));
         let shared = Arc::clone(&pipe);
-        let reader = std::thread::spawn(move || {
+        std::thread::spawn(move || {
             loop {
                 let mut waits = [PollFd::new(&readable, PollFlags::IN)];
                 if poll(&mut waits, None).is_err_and(|error| error != Errno::INTR) {
@@ -231,7 +230,7 @@ impl Output {
                 }
             }
         });
-        Ok(Self { pipe, reader: Some(reader) })
+        Ok(Self { pipe })
     }
 
     /// The pipe, and in it all that was written until now: the reader may not have had the processor since.
@@ -247,23 +246,20 @@ impl Output {
 
     /// Returns all output of a program that has ended. The program's own children may hold the pipe open: what they write is waited for,
     /// but only briefly.
-    fn finish(&mut self) -> String {
-        if self.reader.take().is_some() {
-            let (mut before, mut deadline) = (0, Instant::now() + BRIEFLY);
-            loop {
-                let (len, has_ended) = {
-                    let pipe = self.drained();
-                    (pipe.bytes.len(), pipe.has_ended)
-                };
-                if has_ended || Instant::now() > deadline {
-                    break;
-                }
-                if len > before {
-                    (before, deadline) = (len, Instant::now() + BRIEFLY);
-                }
-                sleep(TICK);
+    fn finish(&self) -> String {
+        let (mut before, mut deadline) = (0, Instant::now() + BRIEFLY);
+        loop {
+            let (len, has_ended) = {
+                let pipe = self.drained();
+                (pipe.bytes.len(), pipe.has_ended)
+            };
+            if has_ended || Instant::now() > deadline {
+                return self.text();
             }
+            if len > before {
+                (before, deadline) = (len, Instant::now() + BRIEFLY);
+            }
+            sleep(TICK);
         }
-        self.text()
     }
 }

@@ -75,6 +75,14 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// Wants a processor until it is stopped.
+fn spin(cpus: &[usize], stop: &AtomicBool) {
+    run_on(cpus);
+    while !stop.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+}
+
 /// A parked poll watches the sockets of other devices that are polled, and these may be closed meanwhile.
 #[test]
 fn polls_park_beside_devices_that_are_closed() {
@@ -85,14 +93,7 @@ fn polls_park_beside_devices_that_are_closed() {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let _stop = Stop(&stop);
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    run_on(&one);
-                    while !stop.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
-            }
+            (0..2).for_each(|_| drop(scope.spawn(|| spin(&one, &stop))));
             let closer = scope.spawn(|| {
                 for seed in 2..22 {
                     let beside = Node::new(seed, true);
@@ -128,14 +129,7 @@ fn polls_leave_the_scheduling_of_their_thread_alone() {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let _stop = Stop(&stop);
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    run_on(&one);
-                    while !stop.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
-            }
+            (0..2).for_each(|_| drop(scope.spawn(|| spin(&one, &stop))));
             poll(&a, &b);
             assert_eq!(Scheduling::own(), given);
             // Beside the threads that spin, and on any processor again.

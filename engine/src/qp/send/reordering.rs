@@ -6,6 +6,8 @@
 //! Where packets take several paths, those of one path arrive in order as a rule, and one of another path tells little: until
 //! something is known of a path, nobody can tell a slow one from one that loses all.
 
+use super::tail_loss_probe;
+
 /// Packets that overtake a lost one where nothing was ever late (RFC 5681).
 const OVERTAKING: i32 = 3;
 /// The least window, in nanoseconds.
@@ -16,7 +18,7 @@ const MOST: u64 = 100_000_000;
 /// a program had no processor to take the news, and each loss would then cost that time.
 const MOST_ROUND_TRIPS: u64 = 8;
 /// Window, in nanoseconds, of a path of which nothing is known to have arrived: as long as the probe waits.
-const UNHEARD: u64 = 2_000_000;
+const UNHEARD: u64 = tail_loss_probe::LEAST;
 /// Losses without a packet sent in vain until the window shrinks.
 const CALM: u32 = 16;
 

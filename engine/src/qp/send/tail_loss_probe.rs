@@ -14,7 +14,7 @@ use crate::time::{Clock, Instant};
 /// the processor, and a peer that waits for one need not be asked.
 const ROUND_TRIPS: u64 = 4;
 /// The least time before a probe there, in nanoseconds.
-const LEAST: u64 = 2_000_000;
+pub(super) const LEAST: u64 = 2_000_000;
 /// The least time before a probe where packets are lost, in nanoseconds: silence mostly means that it happened again.
 const LEAST_LOSSY: u64 = 500_000;
 /// The least time where packets are lost and a probe sends one packet alone again, in nanoseconds: it costs little.

@@ -81,9 +81,10 @@ impl Scoreboard {
         let known = entry.overtaken.filter(|known| known.on_path == on_path);
         let Overtaken { since, .. } =
             *entry.overtaken.insert(known.unwrap_or(Overtaken { since: timing.now, on_path }));
-        let window = match on_path {
-            true => reordering.window(timing.round_trip),
-            false => reordering.window_across(timing.round_trip, entry.path),
+        let window = if on_path {
+            reordering.window(timing.round_trip)
+        } else {
+            reordering.window_across(timing.round_trip, entry.path)
         };
         if timing.now.since(since).as_nanos() < u128::from(window) && !reordering.is_lost_at_once(overtaking) {
             let at = Instant::from_nanos(since.as_nanos().saturating_add(window));
