@@ -173,10 +173,7 @@ impl Counters {
             Event::Retry { .. } => &self.completer_retry_err,
             Event::SendFailed { status: WcStatus::RetryExceededError, .. } => &self.retry_exceeded_err,
             Event::SendFailed { status: WcStatus::RnrRetryExceededError, .. } => &self.retry_rnr_exceeded_err,
-            Event::OutOfOrder { kept, .. } => {
-                self.sack_kept.fetch_add(kept.into(), Ordering::Relaxed);
-                &self.out_of_seq_request
-            }
+            Event::OutOfOrder { kept, .. } => return self.count_out_of_order(1, kept.into()),
             Event::SelectiveRepeat { .. } => &self.sack_connections,
             Event::LeftPath { .. } => &self.paths_left,
             Event::Migrated { .. } => &self.paths_migrated,
@@ -206,6 +203,12 @@ impl Counters {
             | Event::SendFailed { .. } => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts requests that came out of order, and those of them that were kept.
+    pub fn count_out_of_order(&self, requests: u64, kept: u64) {
+        self.out_of_seq_request.fetch_add(requests, Ordering::Relaxed);
+        self.sack_kept.fetch_add(kept, Ordering::Relaxed);
     }
 
     const fn dropped(&self, reason: DropReason) -> &AtomicU64 {

@@ -17,6 +17,8 @@ const WORTH_WHILE: u32 = 16;
 const MOST_OFFERS: u8 = 8;
 /// Packets between the first offer and the second; four times as many before each further one.
 const FIRST_INTERVAL: u32 = 64;
+/// Requests out of order that one selective acknowledgement tells of, where packets take several paths: there each would have its own.
+const TOGETHER: u8 = 16;
 
 /// Selective repeat of a queue pair, as far as it is agreed.
 #[derive(Debug, Default)]
@@ -31,6 +33,8 @@ pub(super) struct Agreement {
     peer_listens: bool,
     /// A selective acknowledgement is to be sent.
     owes_ack: bool,
+    /// Requests that came out of order, or began to fill a gap, since the last one.
+    untold: u8,
     /// Requests that arrived more than once.
     duplicates: u32,
     /// Knowledge of the peer's requester that answers may come in any order.
@@ -54,7 +58,7 @@ enum Announced {
 impl Agreement {
     /// Forgets packets that are to be sent.
     pub(super) const fn owe_nothing(&mut self) {
-        (self.owes_answer, self.owes_ack) = (false, false);
+        (self.owes_answer, self.owes_ack, self.untold) = (false, false, 0);
     }
 
     /// Notes that the peer's requester was told that packets are kept, while `expected` was.
@@ -75,6 +79,15 @@ impl<H: Host> QueuePair<H> {
     #[inline]
     pub(super) const fn owes_selective(&self) -> bool {
         self.agreement.owes_ack || self.agreement.owes_answer
+    }
+
+    /// Has what came out of order be told before the answers that leave now: what these tell alone is that a packet arrived that was
+    /// sent again, and all that were sent before it, and whose arrival is not told yet, would seem to be overtaken.
+    #[inline]
+    pub(super) fn tell_before_answers(&mut self) {
+        if self.agreement.untold > 0 && !self.responder.responses.is_empty() {
+            self.agreement.owes_ack = true;
+        }
     }
 
     /// Takes an offer or a selective acknowledgement of the peer. Returns whether it changed anything.
@@ -173,7 +186,7 @@ impl<H: Host> QueuePair<H> {
         let store = || place.is_some_and(|place| self.store_early(io, &place, packet.payload));
         let keeping = kept.keep(expected, packet, store);
         self.responder.kept = Some(kept);
-        self.agreement.owes_ack = true;
+        self.note_untold(packet.bth().ack_req);
         let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
         if keeping == Keeping::Duplicate {
             self.note_duplicate();
@@ -189,6 +202,15 @@ impl<H: Host> QueuePair<H> {
     pub(super) const fn note_duplicate(&mut self) {
         self.agreement.duplicates = self.agreement.duplicates.wrapping_add(1);
         self.agreement.owes_ack = self.agreement.peer_listens;
+    }
+
+    /// Notes that a request came out of order, or filled a part of a gap. The peer learns of it at once, if that is no rule or
+    /// the request asks for it, and else with others.
+    fn note_untold(&mut self, is_asked: bool) {
+        let paths = self.config.paths();
+        let agreement = &mut self.agreement;
+        agreement.untold = agreement.untold.saturating_add(1);
+        agreement.owes_ack |= is_asked || paths < 2 || agreement.untold >= TOGETHER;
     }
 
     /// Carries out what was kept and is expected now.
@@ -207,10 +229,12 @@ impl<H: Host> QueuePair<H> {
                 break;
             }
         }
-        // The requester learns at once how far it is.
-        self.responder.acknowledge();
-        self.agreement.owes_ack = self.responder.kept.as_ref().is_some_and(|kept| !kept.is_empty());
-        if !self.agreement.owes_ack {
+        if self.responder.kept.as_ref().is_some_and(|kept| !kept.is_empty()) {
+            // What is told of the rest tells how far the requester is, too.
+            self.note_untold(false);
+        } else {
+            (self.agreement.owes_ack, self.agreement.untold) = (false, 0);
+            self.responder.acknowledge();
             self.responder.rest_kept();
         }
     }
@@ -264,7 +288,7 @@ impl<H: Host> QueuePair<H> {
                 kept.emit(packet.get_mut(header.len()..).unwrap_or_default());
             }
             io.network.commit();
-            self.agreement.owes_ack = false;
+            (self.agreement.owes_ack, self.agreement.untold) = (false, 0);
             self.agreement.announced_at(self.responder.expected_psn());
             io.consumer.trace(self.config.qpn, Event::SentSelectiveAck);
         }

@@ -23,8 +23,7 @@ impl<H: Host> QueuePair<H> {
         }
         let keeps_back = self.keeps_back(io);
         let path = if keeps_back { 0 } else { self.answers_path() };
-        // First of all: what an ACK, or a response, tells alone is that a packet arrived that was sent again. All that were sent
-        // before it, and whose arrival is not told yet, would seem to be overtaken.
+        self.tell_before_answers();
         if self.owes_selective()
             && !keeps_back
             && !self.responder.responses.has_refusal()

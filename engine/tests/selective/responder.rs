@@ -1,10 +1,10 @@
 //! Responder: requests that are kept behind a gap, and WRITEs that are stored before their turn.
 
 use urxe_engine::QpState;
-use urxe_sim::single_qp::{MTU, RQ_PSN, SingleQp};
+use urxe_sim::single_qp::{MTU, RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{Ext, Operation as O, RKey, Reth, SelectiveAck};
 
-use crate::{OK, agreed, sacks};
+use crate::{OK, able_on, agreed, gets_offer, sacks};
 
 //= spec/selective.md#sel-004
 //= type=test
@@ -231,4 +231,42 @@ fn duplicates_of_what_is_kept_are_counted() {
     assert!(matches!(sent[0].header.ext, Ext::SelectiveAck(SelectiveAck { duplicates: 2 })), "{:?}", sent[0]);
     qp.gets(O::SendOnly, RQ_PSN, Ext::None, b"first");
     assert_eq!(qp.completed(), [(1, OK), (2, OK)]);
+}
+
+/// Where packets take several paths one selective acknowledgement tells of many, unless the peer asks for it.
+#[test]
+fn on_several_paths_many_are_told_of_together() {
+    let told = |paths: u8, asks: Option<u32>| {
+        let mut qp = able_on(paths, RQ_PSN, SQ_PSN);
+        gets_offer(&mut qp, false);
+        qp.sent();
+        let mut sent = Vec::new();
+        for psn in RQ_PSN + 1..=RQ_PSN + 40 {
+            let operation = if psn == RQ_PSN + 1 { O::WriteFirst } else { O::WriteMiddle };
+            let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 100 * 256 };
+            let ext = if operation == O::WriteFirst { Ext::Reth(reth) } else { Ext::None };
+            qp.gets_changed(operation, psn, ext, &[1; MTU], |bth| bth.ack_req = asks == Some(psn));
+            sent.extend(sacks(&mut qp).iter().map(|(_, ranges)| ranges[0].1 - RQ_PSN));
+        }
+        sent
+    };
+    assert_eq!(told(1, None), (1..=40).collect::<Vec<_>>());
+    assert_eq!(told(2, None), [16, 32]);
+    assert_eq!(told(2, Some(RQ_PSN + 20)), [16, 20, 36]);
+}
+
+/// An answer does not leave before the peer knows what is behind it.
+#[test]
+fn on_several_paths_an_ack_leaves_behind_what_is_kept() {
+    let mut qp = able_on(2, RQ_PSN, SQ_PSN);
+    gets_offer(&mut qp, false);
+    (1..=4).for_each(|id| qp.recv(id, 64));
+    qp.sent();
+    let asks = |asks: bool| move |bth: &mut urxe_wire::Bth| bth.ack_req = asks;
+    qp.gets_changed(O::SendOnly, RQ_PSN + 2, Ext::None, b"kept", asks(false));
+    assert_eq!(qp.sent(), [""; 0], "it is told of with others");
+    qp.gets_changed(O::SendOnly, RQ_PSN, Ext::None, b"expected", asks(true));
+    assert_eq!(qp.sent(), ["Selective Acknowledge 101", "ACK 100"]);
+    qp.gets_changed(O::SendOnly, RQ_PSN + 1, Ext::None, b"the gap", asks(false));
+    assert_eq!(qp.sent(), ["ACK 102"], "nothing is missing any more");
 }

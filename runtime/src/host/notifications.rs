@@ -76,7 +76,21 @@ impl PendingNotifications {
     #[inline]
     pub(crate) fn count(&mut self, counters: &mut QpCounters) {
         if !self.traced.is_empty() {
-            self.traced.drain(..).for_each(|event| counters.count(event));
+            self.count_traced(counters);
+        }
+    }
+
+    fn count_traced(&mut self, counters: &mut QpCounters) {
+        let (mut out_of_order, mut kept_packets) = (0, 0);
+        for event in self.traced.drain(..) {
+            if let Event::OutOfOrder { kept, .. } = event {
+                out_of_order += 1;
+                kept_packets += u64::from(kept);
+            }
+            counters.count(event);
+        }
+        if out_of_order > 0 {
+            self.counters.count_out_of_order(out_of_order, kept_packets);
         }
     }
 
@@ -268,7 +282,10 @@ impl Consumer for PendingNotifications {
         if let Some(interceptor) = interceptor::active(&self.interceptor) {
             interceptor.event(qpn, &event);
         }
-        self.counters.count(event);
+        // Behind a gap there is one for each packet: they are counted together.
+        if !matches!(event, Event::OutOfOrder { .. }) {
+            self.counters.count(event);
+        }
         self.traced.push(event);
     }
 }
