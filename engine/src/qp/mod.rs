@@ -165,8 +165,9 @@ impl<H: Host> QueuePair<H> {
         self.config.counters = Vec::new();
     }
 
-    /// Does what is due now: ACK timeouts, ends of RNR waits.
+    /// Does what is due now: ACK timeouts, ends of RNR waits, acknowledgements that waited.
     pub fn handle_timeout(&mut self, io: &mut Io<'_, H>) {
+        self.tell_in_time(io.now());
         if !self.state.sends() {
             return;
         }
@@ -187,10 +188,8 @@ impl<H: Host> QueuePair<H> {
             reliable.start_timers(&self.attr, clock);
         }
         let requests = if self.state.sends() { self.send.deadline() } else { None };
-        match self.kept_until() {
-            None => requests,
-            Some(at) => Some(requests.map_or(at, |other| other.min(at))),
-        }
+        let others = [self.kept_until(), self.tell_by()].into_iter().flatten();
+        others.fold(requests, |first, at| Some(first.map_or(at, |first| first.min(at))))
     }
 
     /// Time from which on [`handle_timeout`](Self::handle_timeout) takes its peer for silent, and counts a try. Whoever may have

@@ -1,5 +1,7 @@
 //! Selective repeat: agreeing on it with the peer, and acknowledging what came out of order.
 
+use core::time::Duration;
+
 use urxe_wire::{Bitmap, Ext, Header, Opcode, Packet, Psn, SelectiveAck, SelectiveOffer};
 
 use super::attr::QpAttr;
@@ -10,6 +12,7 @@ use super::{QpType, QueuePair, Route};
 use crate::event::{DropReason, Event};
 use crate::host::{Consumer, Host, Io, Network};
 use crate::selective::SelectiveRepeat;
+use crate::time::Instant;
 
 /// Packets in flight from which on it is worth while to agree: fewer are soon sent again.
 const WORTH_WHILE: u32 = 16;
@@ -19,6 +22,8 @@ const MOST_OFFERS: u8 = 8;
 const FIRST_INTERVAL: u32 = 64;
 /// Requests out of order that one selective acknowledgement tells of, where packets take several paths: there each would have its own.
 const TOGETHER: u8 = 16;
+/// Time within which the first of these is told of, whatever comes: the requester takes for lost what it hears nothing of.
+const TELL_WITHIN: Duration = Duration::from_micros(100);
 
 /// Selective repeat of a queue pair, as far as it is agreed.
 #[derive(Debug, Default)]
@@ -33,8 +38,10 @@ pub(super) struct Agreement {
     peer_listens: bool,
     /// A selective acknowledgement is to be sent.
     owes_ack: bool,
-    /// Requests that came out of order, or began to fill a gap, since the last one.
+    /// Requests that came out of order, or filled a part of a gap, since the last one.
     untold: u8,
+    /// Time by which the first of these is to be told of.
+    tell_by: Option<Instant>,
     /// Requests that arrived more than once.
     duplicates: u32,
     /// Knowledge of the peer's requester that answers may come in any order.
@@ -58,7 +65,13 @@ enum Announced {
 impl Agreement {
     /// Forgets packets that are to be sent.
     pub(super) const fn owe_nothing(&mut self) {
-        (self.owes_answer, self.owes_ack, self.untold) = (false, false, 0);
+        self.owes_answer = false;
+        self.told();
+    }
+
+    /// Notes that the peer is told of all that came out of order.
+    const fn told(&mut self) {
+        (self.owes_ack, self.untold, self.tell_by) = (false, 0, None);
     }
 
     /// Notes that the peer's requester was told that packets are kept, while `expected` was.
@@ -79,6 +92,12 @@ impl<H: Host> QueuePair<H> {
     #[inline]
     pub(super) const fn owes_selective(&self) -> bool {
         self.agreement.owes_ack || self.agreement.owes_answer
+    }
+
+    /// Whether a selective packet goes with an ACK that leaves now.
+    #[inline]
+    pub(super) const fn tells_first(&self) -> bool {
+        self.owes_selective() || self.agreement.untold > 0
     }
 
     /// Has what came out of order be told before the answers that leave now: what these tell alone is that a packet arrived that was
@@ -176,7 +195,8 @@ impl<H: Host> QueuePair<H> {
 
     /// Keeps a request that came behind a gap.
     //= spec/selective.md#sel-004
-    //# A request behind a gap MUST be kept, carried out in its turn, and acknowledged by a selective acknowledgement.
+    //# A request behind a gap MUST be kept, carried out in its turn, and acknowledged by a selective acknowledgement as long as
+    //# one before it is missing.
     pub(super) fn keep_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) -> bool {
         let Some(selective) = &self.config.selective else { return false };
         let expected = self.responder.expected_psn();
@@ -186,7 +206,7 @@ impl<H: Host> QueuePair<H> {
         let store = || place.is_some_and(|place| self.store_early(io, &place, packet.payload));
         let keeping = kept.keep(expected, packet, store);
         self.responder.kept = Some(kept);
-        self.note_untold(packet.bth().ack_req);
+        self.note_untold(io, packet.bth().ack_req);
         let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
         if keeping == Keeping::Duplicate {
             self.note_duplicate();
@@ -206,11 +226,27 @@ impl<H: Host> QueuePair<H> {
 
     /// Notes that a request came out of order, or filled a part of a gap. The peer learns of it at once, if that is no rule or
     /// the request asks for it, and else with others.
-    fn note_untold(&mut self, is_asked: bool) {
+    fn note_untold(&mut self, io: &Io<'_, H>, is_asked: bool) {
         let paths = self.config.paths();
         let agreement = &mut self.agreement;
         agreement.untold = agreement.untold.saturating_add(1);
         agreement.owes_ack |= is_asked || paths < 2 || agreement.untold >= TOGETHER;
+        if !agreement.owes_ack && agreement.tell_by.is_none() {
+            agreement.tell_by = Some(io.now() + TELL_WITHIN);
+        }
+    }
+
+    /// Time by which requests that came out of order are to be told of.
+    #[inline]
+    pub(super) const fn tell_by(&self) -> Option<Instant> {
+        self.agreement.tell_by
+    }
+
+    /// Has the peer be told of requests that came out of order, if it is time.
+    pub(super) fn tell_in_time(&mut self, now: Instant) {
+        if self.agreement.tell_by.is_some_and(|at| at <= now) {
+            (self.agreement.owes_ack, self.agreement.tell_by) = (true, None);
+        }
     }
 
     /// Carries out what was kept and is expected now.
@@ -231,9 +267,9 @@ impl<H: Host> QueuePair<H> {
         }
         if self.responder.kept.as_ref().is_some_and(|kept| !kept.is_empty()) {
             // What is told of the rest tells how far the requester is, too.
-            self.note_untold(false);
+            self.note_untold(io, false);
         } else {
-            (self.agreement.owes_ack, self.agreement.untold) = (false, 0);
+            self.agreement.told();
             self.responder.acknowledge();
             self.responder.rest_kept();
         }
@@ -288,7 +324,7 @@ impl<H: Host> QueuePair<H> {
                 kept.emit(packet.get_mut(header.len()..).unwrap_or_default());
             }
             io.network.commit();
-            (self.agreement.owes_ack, self.agreement.untold) = (false, 0);
+            self.agreement.told();
             self.agreement.announced_at(self.responder.expected_psn());
             io.consumer.trace(self.config.qpn, Event::SentSelectiveAck);
         }

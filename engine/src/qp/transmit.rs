@@ -108,9 +108,7 @@ impl<H: Host> QueuePair<H> {
     /// Whether all that a call of [`transmit`](Self::transmit) would send is an ACK, for which a short time does not
     /// matter: the next request could take it along.
     pub fn owes_only_ack(&self) -> bool {
-        self.responder.responses.is_lone_ack()
-            && !self.owes_selective()
-            && !(self.state.sends() && self.send.has_output())
+        self.responder.responses.is_lone_ack() && !self.tells_first() && !(self.state.sends() && self.send.has_output())
     }
 
     /// Whether it owes its peer an acknowledgement or response that can leave now: READ responses may wait for their time

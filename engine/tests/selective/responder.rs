@@ -1,5 +1,7 @@
 //! Responder: requests that are kept behind a gap, and WRITEs that are stored before their turn.
 
+use std::time::Duration;
+
 use urxe_engine::QpState;
 use urxe_sim::single_qp::{MTU, RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{Ext, Operation as O, RKey, Reth, SelectiveAck};
@@ -8,7 +10,8 @@ use crate::{OK, able_on, agreed, gets_offer, sacks};
 
 //= spec/selective.md#sel-004
 //= type=test
-//# A request behind a gap MUST be kept, carried out in its turn, and acknowledged by a selective acknowledgement.
+//# A request behind a gap MUST be kept, carried out in its turn, and acknowledged by a selective acknowledgement as long as
+//# one before it is missing.
 #[test]
 fn requests_behind_a_gap_are_carried_out_in_their_turn() {
     let mut qp = agreed();
@@ -233,6 +236,19 @@ fn duplicates_of_what_is_kept_are_counted() {
     assert_eq!(qp.completed(), [(1, OK), (2, OK)]);
 }
 
+/// A queue pair on two paths whose peer has selective repeat as well.
+fn agreed_on_two_paths() -> SingleQp {
+    let mut qp = able_on(2, RQ_PSN, SQ_PSN);
+    gets_offer(&mut qp, false);
+    qp.sent();
+    qp
+}
+
+/// A SEND of one packet arrives, and asks for an acknowledgement or not.
+fn gets_send(qp: &mut SingleQp, psn: u32, asks: bool) {
+    qp.gets_changed(O::SendOnly, psn, Ext::None, b"message", |bth| bth.ack_req = asks);
+}
+
 /// Where packets take several paths one selective acknowledgement tells of many, unless the peer asks for it.
 #[test]
 fn on_several_paths_many_are_told_of_together() {
@@ -242,10 +258,7 @@ fn on_several_paths_many_are_told_of_together() {
         qp.sent();
         let mut sent = Vec::new();
         for psn in RQ_PSN + 1..=RQ_PSN + 40 {
-            let operation = if psn == RQ_PSN + 1 { O::WriteFirst } else { O::WriteMiddle };
-            let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 100 * 256 };
-            let ext = if operation == O::WriteFirst { Ext::Reth(reth) } else { Ext::None };
-            qp.gets_changed(operation, psn, ext, &[1; MTU], |bth| bth.ack_req = asks == Some(psn));
+            gets_send(&mut qp, psn, asks == Some(psn));
             sent.extend(sacks(&mut qp).iter().map(|(_, ranges)| ranges[0].1 - RQ_PSN));
         }
         sent
@@ -255,18 +268,64 @@ fn on_several_paths_many_are_told_of_together() {
     assert_eq!(told(2, Some(RQ_PSN + 20)), [16, 20, 36]);
 }
 
+/// Packets that fill a part of a gap are told of as those behind it, and no ACK says the same.
+#[test]
+fn on_several_paths_parts_of_a_gap_are_told_of_together() {
+    let mut qp = agreed_on_two_paths();
+    (1..=16).for_each(|id| qp.recv(id, 64));
+    gets_send(&mut qp, RQ_PSN + 50, true);
+    assert_eq!(sacks(&mut qp), [(RQ_PSN, vec![(RQ_PSN + 50, RQ_PSN + 50)])]);
+    for psn in RQ_PSN..RQ_PSN + 15 {
+        gets_send(&mut qp, psn, false);
+        assert_eq!(qp.sent(), [""; 0], "{psn}");
+    }
+    gets_send(&mut qp, RQ_PSN + 15, false);
+    assert_eq!(qp.sent(), ["Selective Acknowledge 116"]);
+}
+
+/// Few packets are told of in time: the requester would take them for lost. Also where nothing is sent yet.
+#[test]
+fn on_several_paths_a_few_are_told_of_in_time() {
+    for state in [QpState::Rtr, QpState::Rts] {
+        let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = 2);
+        qp.go_to(state, &SingleQp::attr());
+        gets_offer(&mut qp, false);
+        qp.recv(1, 64);
+        qp.sent();
+        for psn in [RQ_PSN + 2, RQ_PSN, RQ_PSN + 3] {
+            gets_send(&mut qp, psn, false);
+            assert_eq!(qp.sent(), [""; 0], "{state:?}: {psn}");
+        }
+        assert_eq!(qp.timeout(), Some(Duration::from_micros(100)), "{state:?}");
+        qp.elapse(Duration::from_micros(99));
+        assert_eq!(qp.sent(), [""; 0], "{state:?}");
+        qp.elapse(Duration::from_micros(1));
+        assert_eq!(sacks(&mut qp), [(RQ_PSN + 1, vec![(RQ_PSN + 2, RQ_PSN + 3)])], "{state:?}");
+        assert_eq!(qp.timeout(), None, "{state:?}");
+    }
+}
+
+/// What waits to be told is not told when the queue pair fails, nor does it wait on.
+#[test]
+fn in_err_nothing_waits_to_be_told() {
+    let mut qp = agreed_on_two_paths();
+    gets_send(&mut qp, RQ_PSN + 2, false);
+    assert!(qp.timeout().is_some());
+    qp.node.fail(qp.now, qp.qpn);
+    assert_eq!(qp.timeout(), None);
+    qp.elapse(Duration::from_millis(1));
+    assert_eq!(qp.sent(), [""; 0]);
+}
+
 /// An answer does not leave before the peer knows what is behind it.
 #[test]
 fn on_several_paths_an_ack_leaves_behind_what_is_kept() {
-    let mut qp = able_on(2, RQ_PSN, SQ_PSN);
-    gets_offer(&mut qp, false);
+    let mut qp = agreed_on_two_paths();
     (1..=4).for_each(|id| qp.recv(id, 64));
-    qp.sent();
-    let asks = |asks: bool| move |bth: &mut urxe_wire::Bth| bth.ack_req = asks;
-    qp.gets_changed(O::SendOnly, RQ_PSN + 2, Ext::None, b"kept", asks(false));
+    gets_send(&mut qp, RQ_PSN + 2, false);
     assert_eq!(qp.sent(), [""; 0], "it is told of with others");
-    qp.gets_changed(O::SendOnly, RQ_PSN, Ext::None, b"expected", asks(true));
+    gets_send(&mut qp, RQ_PSN, true);
     assert_eq!(qp.sent(), ["Selective Acknowledge 101", "ACK 100"]);
-    qp.gets_changed(O::SendOnly, RQ_PSN + 1, Ext::None, b"the gap", asks(false));
+    gets_send(&mut qp, RQ_PSN + 1, false);
     assert_eq!(qp.sent(), ["ACK 102"], "nothing is missing any more");
 }
