@@ -13,7 +13,7 @@ use urxe_tests::verbs::datagram::{Ah, MULTICAST, Mouth, Q_KEY, towards};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, PATIENCE, Pair, Qp, SendWr, Srq, Status};
 use urxe_tests::verbs::{memory::ALL_ACCESS, pair};
-use urxe_tests::{in_world, in_world_over_udp};
+use urxe_tests::{World, in_world, in_world_over_udp};
 
 /// Messages of each test.
 const MESSAGES: u64 = 3000;
@@ -228,6 +228,19 @@ fn posting_to_a_shared_receive_queue_in_a_handler_that_interrupts_polling() {
         shared.modify(&Change::to(v::IBV_QPS_ERR))?;
         Ok(())
     });
+}
+
+/// A thread inside rdma_connect holds the lock of all connections, which handling a message of theirs takes.
+#[test]
+fn posting_in_a_handler_that_interrupts_rdma_connect() -> Result<()> {
+    let world = World::new()?;
+    let program = world.dir().join("post_in_connect");
+    let program = program.to_str().context("a path that is not UTF-8")?;
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/programs/post_in_connect.c");
+    let options = ["-D_GNU_SOURCE", "-O1", "-Wall", "-Werror", "-o", program, source, "-lrdmacm", "-libverbs"];
+    world.host().run("cc", &options)?;
+    world.host().run(program, &[])?;
+    Ok(())
 }
 
 /// Receive requests that the handler below has posted before it was told that there is no room, at most.

@@ -38,7 +38,7 @@ use urxe_wire::cm::{CmMad, CommId};
 use urxe_wire::{Gid, Lid, Psn, Qpn, mgid};
 
 use crate::device;
-use crate::kernel::{Errno, is_interrupted};
+use crate::kernel::{Errno, call_depth};
 use crate::verbs::lid;
 use crate::verbs::shared_device::SharedDevice;
 use administration::Query;
@@ -295,7 +295,7 @@ impl Manager {
 
 extern "C" fn at_exit() {
     // A signal handler that exits may have interrupted a command, whose locks stay taken. Last wills tell the peers.
-    if is_interrupted() {
+    if call_depth::is_kernel_call_interrupted() {
         return;
     }
     let _ = std::panic::catch_unwind(|| {

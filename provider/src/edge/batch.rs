@@ -142,7 +142,7 @@ pub(super) unsafe fn build<O: Building>(qp: *mut v::ibv_qp_ex, act: impl FnOnce(
 }
 
 /// Ends the batch: has `post` post its requests, unless one of them is wrong. `post` is told whether the thread is inside
-/// another verb.
+/// another call.
 ///
 /// # Safety
 /// As for [`build`].

@@ -41,7 +41,7 @@ struct LastRead(AtomicU64);
 
 impl LastRead {
     /// Reading the same value again may be waiting for another: makes progress in its thread, as polling a queue does, unless
-    /// a signal handler reads that interrupts another verb.
+    /// a signal handler reads that interrupts another call.
     fn read(&self, context: &Context, count: &Count, is_nested: bool) -> u64 {
         let mut value = count.read();
         if self.0.load(Ordering::Relaxed) == value && !is_nested {

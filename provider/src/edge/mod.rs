@@ -46,13 +46,13 @@ use std::ffi::c_int;
 use urxe_explain::Verb;
 use urxe_net::cancellation::CancelGuard;
 
-use crate::kernel::Errno;
+use crate::kernel::{Errno, call_depth};
 use panics::caught;
 use urxe_diag::explain::{self, Quiet};
 use urxe_diag::verbs;
 use urxe_runtime::sanitizer;
 
-/// Runs a verb, unless a fault rule refuses it. `act` is told whether a signal handler called it inside another verb.
+/// Runs a verb, unless a fault rule refuses it. `act` is told whether a signal handler called it inside another call.
 #[inline]
 fn run<T>(verb: Verb, act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
     guarded_verb(|is_nested| {
@@ -75,7 +75,7 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 #[inline]
 fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
     let _unchecked = sanitizer::Unchecked::begin();
-    reentrant::inside(|is_nested| {
+    call_depth::inside(|is_nested| {
         caught(|| {
             // Noting why something fails allocates.
             let _quiet = is_nested.then(Quiet::new);
@@ -95,7 +95,7 @@ fn failed(verb: Verb, errno: Errno) {
     let _guard = CancelGuard::new();
     let _unchecked = sanitizer::Unchecked::begin();
     // Explaining allocates: not in a signal handler, and with the calls of such handlers put aside.
-    reentrant::inside(|is_nested| {
+    call_depth::inside(|is_nested| {
         if !is_nested {
             let _ = caught(|| explain::failed(verb, errno.0));
         }

@@ -1,17 +1,18 @@
-//! Verbs that a signal handler calls while its thread is inside another verb.
+//! Verbs that a signal handler calls while its thread is inside another verb, or a call that is answered in the place of a kernel
+//! ([`call_depth`]).
 //!
-//! A thread inside a verb may hold any lock of this library, and one of malloc(3). A signal handler that interrupts the
+//! A thread inside such a call may hold any lock of this library, and one of malloc(3). A signal handler that interrupts the
 //! thread there must neither wait for a lock nor allocate. So `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv`,
-//! `ibv_wr_complete` and `ibv_req_notify_cq` put a copy of what they are asked aside and return; the interrupted verb does
+//! `ibv_wr_complete` and `ibv_req_notify_cq` put a copy of what they are asked aside and return; the interrupted call does
 //! it before it returns itself. `ibv_poll_cq` takes what is there if nobody is at the queue, and makes no progress. On
 //! mlx5 the same calls work there, since posting and polling have locks of their own.
 //!
 //! Copies lie in memory from mmap(2), which is async-signal-safe, and with them what a request names by pointer: an address handle
 //! or a window may be destroyed once the request is posted. A request that finds its queue full stays aside
-//! until a verb of the same thread finds room for it; one that is wrong otherwise is dropped, and explained as a failed verb.
+//! until a call of the same thread finds room for it; one that is wrong otherwise is dropped, and explained as a failed verb.
 //! A thread that has [`MOST`] calls aside is told ENOMEM, as by a full queue.
 //!
-//! A handler that leaves a verb by siglongjmp(3) leaves its locks taken, as in malloc(3), and the thread inside it for ever: calls
+//! A handler that leaves a call by siglongjmp(3) leaves its locks taken, as in malloc(3), and the thread inside it for ever: calls
 //! put aside from then on are not done.
 
 mod call;
@@ -22,7 +23,7 @@ use std::cell::Cell;
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use urxe_ffi::verbs as v;
 use urxe_net::cancellation::CancelGuard;
@@ -30,7 +31,7 @@ use urxe_net::cancellation::CancelGuard;
 use super::batch::SendRequest;
 use super::panics::caught;
 use super::qp_object::QpObject;
-use crate::kernel::Errno;
+use crate::kernel::{Errno, call_depth};
 use call::{Call, Full, SendList};
 use copies::Request;
 use list::{append, is_for, reversed};
@@ -38,15 +39,14 @@ use urxe_runtime::cq::Cq;
 use urxe_runtime::device::Device;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::qp::Qp;
+use urxe_runtime::sanitizer;
 use urxe_runtime::srq::Srq;
 
-/// State of a thread. Its signal handlers change it too, each back to what it was.
+/// Calls that a thread has aside. Its signal handlers add some.
 struct Thread {
-    /// Verbs that the thread is inside of.
-    depth: AtomicU32,
     /// Calls put aside by signal handlers, the latest first.
     aside: AtomicPtr<Node>,
-    /// Calls that found no room, the oldest first. Only the outermost verb looks here.
+    /// Calls that found no room, the oldest first. Only the outermost call looks here.
     blocked: Cell<*mut Node>,
     /// Calls in the two lists.
     count: AtomicU32,
@@ -58,7 +58,6 @@ const MOST: u32 = 4096;
 thread_local! {
     static THREAD: Thread = const {
         Thread {
-            depth: AtomicU32::new(0),
             aside: AtomicPtr::new(ptr::null_mut()),
             blocked: Cell::new(ptr::null_mut()),
             count: AtomicU32::new(0),
@@ -66,78 +65,47 @@ thread_local! {
     };
 }
 
-/// Runs a verb, and tells it whether a signal handler called it, inside another verb. Calls that signal handlers have put
-/// aside meanwhile are done before it returns.
-#[inline]
-pub(super) fn inside<T>(verb: impl FnOnce(bool) -> T) -> T {
-    // Not within `with`, which would not be inlined: a poll in vain is as short as that call.
-    let thread = THREAD.with(ptr::from_ref);
-    // SAFETY: of this thread, which lives as long as it does.
-    let thread = unsafe { &*thread };
-    let depth = thread.depth.load(Ordering::Relaxed);
-    thread.depth.store(depth + 1, Ordering::Relaxed);
-    // Signal handlers of this thread see the depth before any lock is taken.
-    compiler_fence(Ordering::SeqCst);
-    let result = verb(depth > 0);
-    compiler_fence(Ordering::SeqCst);
-    thread.depth.store(depth, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
-    if depth == 0 && (!thread.aside.load(Ordering::Relaxed).is_null() || !thread.blocked.get().is_null()) {
-        thread.catch_up();
-    }
-    result
-}
-
-/// Whether a verb of the calling thread is under way, which a signal handler has interrupted.
-pub(super) fn is_interrupted() -> bool {
-    THREAD.try_with(|thread| thread.depth.load(Ordering::Relaxed) > 0).unwrap_or(false)
+/// Does what was put aside, and tries again what found no room. Returns whether some still finds none.
+pub(super) fn catch_up() -> bool {
+    let _guard = CancelGuard::new();
+    let _unchecked = sanitizer::Unchecked::begin();
+    // SAFETY: errno is the thread's own.
+    let errno = unsafe { *libc::__errno_location() };
+    let is_left = THREAD.with(Thread::catch_up);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    is_left
 }
 
 impl Thread {
-    /// Does what was put aside, and tries again what found no room.
-    #[cold]
-    fn catch_up(&self) {
-        let _guard = CancelGuard::new();
-        // SAFETY: errno is the thread's own.
-        let errno = unsafe { *libc::__errno_location() };
-        loop {
-            self.depth.store(1, Ordering::Relaxed);
-            compiler_fence(Ordering::SeqCst);
-            let mut queue = self.blocked.replace(ptr::null_mut());
-            let newest = self.aside.swap(ptr::null_mut(), Ordering::Relaxed);
-            append(&mut queue, reversed(newest));
-            let mut blocked = ptr::null_mut();
-            let mut end = &raw mut blocked;
-            while let Some(mut node) = NonNull::new(queue) {
-                // SAFETY: in this list only.
-                let node_ref = unsafe { node.as_mut() };
-                queue = mem::replace(&mut node_ref.next, ptr::null_mut());
-                // Requests of one queue do not overtake one another.
-                let waits = is_for(blocked, node_ref.call.queue());
-                // One that panics has had its turn.
-                // SAFETY: in no list any more.
-                let mut run = || caught(|| unsafe { node_ref.call.run() }).unwrap_or(Ok(()));
-                if waits || run() == Err(Full) {
-                    // SAFETY: `end` is where the list `blocked` ends, in its last node or itself.
-                    unsafe { end.write(node.as_ptr()) };
-                    end = &raw mut node_ref.next;
-                } else {
-                    // SAFETY: as above.
-                    unsafe { Node::free(node) };
-                    self.count.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
-            self.blocked.set(blocked);
-            compiler_fence(Ordering::SeqCst);
-            self.depth.store(0, Ordering::Relaxed);
-            compiler_fence(Ordering::SeqCst);
-            // One that came while the depth was not 0 yet.
-            if self.aside.load(Ordering::Relaxed).is_null() {
-                break;
+    /// Runs each call of both lists once. Returns whether some have found no room.
+    fn catch_up(&self) -> bool {
+        let mut queue = self.blocked.replace(ptr::null_mut());
+        let newest = self.aside.swap(ptr::null_mut(), Ordering::Relaxed);
+        append(&mut queue, reversed(newest));
+        let mut blocked = ptr::null_mut();
+        let mut end = &raw mut blocked;
+        while let Some(mut node) = NonNull::new(queue) {
+            // SAFETY: in this list only.
+            let node_ref = unsafe { node.as_mut() };
+            queue = mem::replace(&mut node_ref.next, ptr::null_mut());
+            // Requests of one queue do not overtake one another.
+            let waits = is_for(blocked, node_ref.call.queue());
+            // One that panics has had its turn.
+            // SAFETY: in no list any more.
+            let mut run = || caught(|| unsafe { node_ref.call.run() }).unwrap_or(Ok(()));
+            if waits || run() == Err(Full) {
+                // SAFETY: `end` is where the list `blocked` ends, in its last node or itself.
+                unsafe { end.write(node.as_ptr()) };
+                end = &raw mut node_ref.next;
+            } else {
+                // SAFETY: as above.
+                unsafe { Node::free(node) };
+                self.count.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
+        self.blocked.set(blocked);
+        !blocked.is_null()
     }
 }
 
@@ -194,6 +162,7 @@ impl Node {
                 }
             }
         });
+        call_depth::set_behind();
     }
 
     /// Drops the call and gives the memory back.
@@ -316,6 +285,7 @@ unsafe fn put_list_aside<W: Request>(
 mod tests {
     use super::*;
     use crate::edge::panics::ONE_AT_A_TIME;
+    use crate::kernel::call_depth::UnderWay;
     use urxe_runtime::port_events::PortEvents;
 
     /// Puts a call aside that panics, as a signal handler does.
@@ -325,17 +295,38 @@ mod tests {
         unsafe { Node::put_aside(node, 0, Call::Panic) };
     }
 
+    /// Calls that the thread has aside.
+    fn count() -> u32 {
+        THREAD.with(|thread| thread.count.load(Ordering::Relaxed))
+    }
+
     #[test]
     fn a_panic_of_a_call_put_aside_makes_devices_fatal_and_goes_no_further() {
         let _alone = ONE_AT_A_TIME.lock();
+        call_depth::set_catch_up(catch_up);
         let port = PortEvents::new();
         for _ in 0..2 {
-            assert_eq!(inside(|_| inside(|_| put_aside())), ());
+            call_depth::inside(|_| call_depth::inside(|_| put_aside()));
             assert!(port.has_failed());
-            THREAD.with(|thread| {
-                assert_eq!(thread.count.load(Ordering::Relaxed), 0);
-                assert_eq!(thread.depth.load(Ordering::Relaxed), 0);
-            });
+            assert_eq!(count(), 0);
+            assert!(!call_depth::is_interrupted());
         }
+    }
+
+    #[test]
+    fn a_call_put_aside_in_a_call_of_a_kernel_is_done_at_the_end_of_the_outermost() {
+        let _alone = ONE_AT_A_TIME.lock();
+        call_depth::set_catch_up(catch_up);
+        let outer = UnderWay::begin();
+        let inner = UnderWay::begin();
+        call_depth::inside(|is_nested| {
+            assert!(is_nested);
+            put_aside();
+        });
+        drop(inner);
+        assert_eq!(count(), 1);
+        drop(outer);
+        assert_eq!(count(), 0);
+        assert!(!call_depth::is_interrupted());
     }
 }

@@ -16,6 +16,7 @@ use urxe_runtime::sanitizer;
 
 use super::registrations::{REGISTRATIONS, Registration};
 use super::{guarded, import, open, reentrant, stub};
+use crate::kernel::call_depth;
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::{device, kernel};
 use urxe_diag::explain::{record_in, tell_held};
@@ -59,6 +60,7 @@ static CONSTRUCTOR: extern "C" fn() = construct;
 
 extern "C" fn construct() {
     sanitizer::find();
+    call_depth::set_catch_up(reentrant::catch_up);
     // Preloaded by `urxe run` and installed as well: one of the two serves the process.
     if guarded(|| Ok(stub::told_another_instance(urxe_register_provider))).unwrap_or(false) {
         return;
@@ -80,18 +82,13 @@ extern "C" fn construct() {
     } else {
         urxe_preload::remember_standard_error();
     }
-    urxe_runtime::fork::set_is_interrupted(is_interrupted);
+    urxe_runtime::fork::set_is_interrupted(call_depth::is_interrupted);
     faultable_copy::before_default_actions(tell_held);
     messages::write_by(StandardError {
         expect_text: urxe_preload::expect_text_on_standard_error,
         write: urxe_preload::write_to_standard_error,
     });
     register();
-}
-
-/// Whether a verb, or a call that is answered in the place of a kernel, is under way in the calling thread.
-fn is_interrupted() -> bool {
-    reentrant::is_interrupted() || kernel::is_interrupted()
 }
 
 /// Makes the provider known to every copy of libibverbs in this process that does not know it yet. Again does no harm.

@@ -1,38 +1,134 @@
-//! Calls that are under way in a thread. A signal handler may interrupt one and end the program: the locks of that call stay taken.
+//! Calls of this library that are under way in a thread: verbs, and calls that are answered in the place of a kernel.
+//!
+//! A signal handler may interrupt one, and then finds its locks taken. If the handler ends the program they stay so. Verbs that it calls
+//! wait for none of them: `edge` puts them aside, and has them done at the end of the outermost call, whichever kind that is.
 
-use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
-thread_local! {
-    /// Calls that the thread is inside of. Its signal handlers change it too, each back to what it was.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+/// State of a thread. Its signal handlers change it too, the counts each back to what they were.
+struct Thread {
+    /// Calls that the thread is inside of.
+    depth: AtomicU32,
+    /// Calls among them that are answered in the place of a kernel.
+    kernel_calls: AtomicU32,
+    /// Whether calls are aside.
+    is_behind: AtomicBool,
 }
 
-/// A call that is under way in the calling thread, as long as this lives.
-pub(super) struct UnderWay {
+thread_local! {
+    static THREAD: Thread = const {
+        Thread { depth: AtomicU32::new(0), kernel_calls: AtomicU32::new(0), is_behind: AtomicBool::new(false) }
+    };
+}
+
+static CATCH_UP: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Sets the function that does what is aside in the calling thread, and returns whether some of it stays there until the end of another
+/// call. Only the first call of a process counts.
+pub(crate) fn set_catch_up(catch_up: fn() -> bool) {
+    let _ = CATCH_UP.set(catch_up);
+}
+
+/// Notes that a call is aside in the calling thread.
+pub(crate) fn set_behind() {
+    THREAD.with(|thread| thread.is_behind.store(true, Ordering::Relaxed));
+}
+
+/// Runs a verb, and tells it whether a signal handler called it, inside another call. Calls that signal handlers have put aside meanwhile
+/// are done before it returns.
+#[inline]
+pub(crate) fn inside<T>(verb: impl FnOnce(bool) -> T) -> T {
+    // Not within `with`, which would not be inlined: a poll in vain is as short as that call.
+    let thread = THREAD.with(ptr::from_ref);
+    // SAFETY: of this thread, which lives as long as it does.
+    let thread = unsafe { &*thread };
+    let depth = thread.enter();
+    let result = verb(depth > 0);
+    thread.leave(depth);
+    result
+}
+
+/// A call that is answered in the place of a kernel, under way in the calling thread as long as this lives. Calls that signal handlers have
+/// put aside meanwhile are done when it is dropped.
+pub(crate) struct UnderWay {
+    /// Calls that the thread was inside of before.
+    depth: u32,
     /// Makes it `!Send`: the depth is the thread's.
     _here: PhantomData<*const ()>,
 }
 
 impl UnderWay {
     /// Begins a call.
-    pub(super) fn begin() -> Self {
-        DEPTH.set(DEPTH.get() + 1);
-        // Signal handlers of this thread see the depth before any lock is taken.
-        compiler_fence(Ordering::SeqCst);
-        Self { _here: PhantomData }
+    pub(crate) fn begin() -> Self {
+        THREAD.with(|thread| {
+            thread.kernel_calls.fetch_add(1, Ordering::Relaxed);
+            Self { depth: thread.enter(), _here: PhantomData }
+        })
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        compiler_fence(Ordering::SeqCst);
-        DEPTH.set(DEPTH.get() - 1);
+        THREAD.with(|thread| {
+            // Before what is aside is done: that is verbs.
+            compiler_fence(Ordering::SeqCst);
+            thread.kernel_calls.fetch_sub(1, Ordering::Relaxed);
+            thread.leave(self.depth);
+        });
     }
 }
 
-/// Whether a call that is answered in the place of a kernel is under way in the calling thread, which a signal handler has interrupted.
+/// Whether a call is under way in the calling thread, which a signal handler has interrupted.
 pub(crate) fn is_interrupted() -> bool {
-    DEPTH.get() > 0
+    THREAD.with(|thread| thread.depth.load(Ordering::Relaxed) > 0)
+}
+
+/// Whether a call that is answered in the place of a kernel is under way in the calling thread, which a signal handler has interrupted.
+pub(crate) fn is_kernel_call_interrupted() -> bool {
+    THREAD.with(|thread| thread.kernel_calls.load(Ordering::Relaxed) > 0)
+}
+
+impl Thread {
+    /// Begins a call, and returns how many the thread was inside of before.
+    #[inline]
+    fn enter(&self) -> u32 {
+        let depth = self.depth.load(Ordering::Relaxed);
+        self.depth.store(depth + 1, Ordering::Relaxed);
+        // Signal handlers of this thread see the depth before any lock is taken.
+        compiler_fence(Ordering::SeqCst);
+        depth
+    }
+
+    /// Ends the call for which [`enter`](Self::enter) returned this depth.
+    #[inline]
+    fn leave(&self, depth: u32) {
+        compiler_fence(Ordering::SeqCst);
+        self.depth.store(depth, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if depth == 0 && self.is_behind.load(Ordering::Relaxed) {
+            self.catch_up();
+        }
+    }
+
+    /// Has everything done that is aside, as in a verb.
+    #[cold]
+    fn catch_up(&self) {
+        let Some(catch_up) = CATCH_UP.get() else { return };
+        let mut is_left = false;
+        // Again for what came while the depth was not 0 yet.
+        while self.is_behind.swap(false, Ordering::Relaxed) {
+            self.depth.store(1, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            is_left = catch_up();
+            compiler_fence(Ordering::SeqCst);
+            self.depth.store(0, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+        }
+        if is_left {
+            self.is_behind.store(true, Ordering::Relaxed);
+        }
+    }
 }

@@ -17,9 +17,9 @@
 //! - [`event_file`] is what libibverbs reads events from;
 //! - `netlink` answers for `NETLINK_RDMA` below `urxe run`;
 //! - [`memory`] is how it reaches the caller's memory;
-//! - `call_depth` knows whether a thread is inside one of these calls.
+//! - `call_depth` knows whether a thread is inside one of these calls, or a verb.
 
-mod call_depth;
+pub(crate) mod call_depth;
 pub mod errno;
 pub mod event_file;
 pub mod hook;
@@ -31,5 +31,4 @@ pub mod ucma;
 pub mod umad;
 pub mod uverbs;
 
-pub(crate) use call_depth::is_interrupted;
 pub use errno::Errno;

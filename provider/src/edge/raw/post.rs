@@ -12,7 +12,7 @@ use urxe_runtime::device::Device;
 use urxe_runtime::limits;
 use urxe_runtime::raw::RecvQueue;
 
-/// Posts a list of send requests; of a signal handler inside another verb none, as its thread may hold any lock.
+/// Posts a list of send requests; of a signal handler inside another call none, as its thread may hold any lock.
 ///
 /// # Safety
 /// As for `ibv_post_send(3)`, of a raw packet queue pair.
@@ -77,7 +77,7 @@ pub(super) fn header(address: u64, length: u16) -> Result<Box<[u8]>, Errno> {
     copy(std::iter::once((address, length.into())))
 }
 
-/// Posts a list of receive requests; of a signal handler inside another verb none.
+/// Posts a list of receive requests; of a signal handler inside another call none.
 ///
 /// # Safety
 /// As for `ibv_post_recv(3)`, of a raw packet queue pair.

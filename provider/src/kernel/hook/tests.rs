@@ -267,11 +267,12 @@ fn answers_are_no_cancellation_points() {
 /// A signal handler that ends the program while one is answered finds its locks taken.
 #[test]
 fn a_call_is_under_way_while_it_is_answered() {
-    use crate::kernel::is_interrupted;
+    use crate::kernel::call_depth::{inside, is_interrupted, is_kernel_call_interrupted};
     let refuse = || -> Result<(), Errno> { if is_interrupted() { Err(Errno(libc::EDOM)) } else { Ok(()) } };
     assert!(!is_interrupted());
-    assert!(aside(|| aside(is_interrupted) && is_interrupted()));
+    assert!(aside(|| aside(is_interrupted) && is_interrupted() && is_kernel_call_interrupted()));
+    assert!(inside(|_| is_interrupted() && !is_kernel_call_interrupted()));
     assert_eq!(answer(Err(()), || refuse().map(Ok)), Err(()));
     assert_eq!(answer(7, || panic!("on purpose")), 7);
-    assert!(!is_interrupted());
+    assert!(!is_interrupted() && !is_kernel_call_interrupted());
 }
