@@ -104,6 +104,7 @@ impl Qp {
         self.turn_of(inner, work, kind, &LazyInstant::default(), act)
     }
 
+    #[inline]
     pub(super) fn turn_of<T>(
         &self,
         mut inner: MutexGuard<'_, Inner>,
