@@ -157,8 +157,8 @@ impl Qp {
         let mut progress = Progress::Idle;
         // What the engine itself keeps back (`urxe_engine::quirks`) leaves when its time has come, all the same.
         let is_due = |engine: &QueuePair<_>| engine.kept_until().is_some_and(|at| at <= clock.now());
-        let has_nothing = !engine.has_output() || (waits && engine.owes_only_ack());
-        if !(kind == Act::Aside && has_nothing && !is_due(engine)) {
+        let has_nothing = |engine: &QueuePair<_>| !engine.has_output() || (waits && engine.owes_only_ack());
+        if !(kind == Act::Aside && has_nothing(engine) && !is_due(engine)) {
             for _ in 0..ROUNDS {
                 progress = engine.transmit(&mut io);
                 if progress != Progress::More {
