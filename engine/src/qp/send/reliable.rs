@@ -310,6 +310,10 @@ impl Reliable {
                     all.add(length);
                     self.selective.sent(last.advance_from(psn) + 1, is_answered, path);
                     self.advance(span, last);
+                    if self.seg_wqe >= self.queue.len() && !io.memory.reaches_peer() {
+                        // Another round would find that nothing is left, at a greater price.
+                        break;
+                    }
                 }
                 Err(Unsent::NoRoom) => return (all, Progress::Blocked),
                 Err(Unsent::Refused(status)) => {
