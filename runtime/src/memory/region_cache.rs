@@ -66,6 +66,7 @@ enum Owner {
 pub struct Turn<'a>(&'a RegionCache);
 
 impl Drop for Turn<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.end_turn();
     }
@@ -121,6 +122,7 @@ impl RegionCache {
     }
 
     /// The end of a turn.
+    #[inline]
     fn end_turn(&self) {
         self.leave_peer();
         if self.kept.is_none() {
