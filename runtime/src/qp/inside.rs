@@ -144,7 +144,7 @@ impl Qp {
 
     /// Puts what the turn has sent to queue pairs of this process into their inboxes. The queue pair is locked: nobody sends for
     /// it meanwhile.
-    #[inline]
+    #[inline(never)]
     pub(super) fn hand_over(&self, sender: &mut Sender, inside: &mut Inside, neighbor: &mut Weak<Self>) {
         let Inside { due, traffic, .. } = inside;
         let Some(runs) = sender.inside() else { return };

@@ -171,7 +171,9 @@ impl Qp {
         }
         // Before anybody else may send for this queue pair: packets must not overtake one another.
         work.sender.flush();
-        self.hand_over(&mut work.sender, &mut work.inside, neighbor);
+        if work.sender.has_inside() {
+            self.hand_over(&mut work.sender, &mut work.inside, neighbor);
+        }
         if let (Some(sides), Some(reach)) = (sides, self.device.direct()) {
             sides.give_peer(work.memory.take_peer());
             sides.update(reach, engine);
