@@ -111,7 +111,19 @@ pub(crate) fn contended_locks() -> u64 {
 /// Locks, whatever a panicking thread left behind: a panic has made the device fatal already.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    try_lock(mutex).unwrap_or_else(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    match mutex.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => wait_for(mutex),
+    }
+}
+
+/// Locks what another thread has locked, and counts that.
+#[cold]
+#[inline(never)]
+fn wait_for<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    CONTENDED.fetch_add(1, Ordering::Relaxed);
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks as [`lock`] does, unless another thread has the lock. Counts if so.

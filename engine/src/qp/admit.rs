@@ -86,6 +86,10 @@ impl<H: Host> QueuePair<H> {
         // A packet of another transport than the queue pair's was dropped before: UC and UD have no responses.
         let SendSide::Reliable(requester) = &mut self.send else { return false };
         let handled = requester.handle_response(&self.config, &self.attr, io, packet);
+        if handled.is_ok() && requester.failed_front().is_none() && !self.drain_pending {
+            // Mostly: there is nothing to settle.
+            return true;
+        }
         self.settle_sends(io, packet, handled)
     }
 

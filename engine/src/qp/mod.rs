@@ -126,6 +126,7 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// The ACK timeout, of several in a row the shortest; `None` is none.
+    #[inline]
     pub fn ack_timeout(&self) -> Option<Duration> {
         self.config.ack_timer.shortest(&self.attr)
     }

@@ -277,7 +277,14 @@ impl<H: Host> QueuePair<H> {
 
     /// The path of the answers that leave now. It is another each time: nothing tells the responder which ones lose. Until the
     /// requester has heard that it may take them in any order it is the first: it would go back for those that are late.
+    #[inline]
     pub(super) fn answers_path(&mut self) -> u8 {
+        if self.config.paths() < 2 { 0 } else { self.next_path() }
+    }
+
+    // Apart: mostly there is one path.
+    #[inline(never)]
+    fn next_path(&mut self) -> u8 {
         let paths = self.config.paths();
         let has_answers = !self.responder.responses.is_empty() || self.owes_selective();
         if paths < 2 || !has_answers {
@@ -347,6 +354,7 @@ impl<H: Host> QueuePair<H> {
     }
 
     #[cold]
+    #[inline(never)]
     fn offer(&mut self, io: &mut Io<'_, H>) {
         let psn = self.send.psn();
         let Agreement { offers, offered_at, .. } = self.agreement;

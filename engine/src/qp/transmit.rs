@@ -2,7 +2,7 @@
 
 use urxe_wire::Psn;
 
-use super::recv::Burst;
+use super::recv::{Burst, Gone};
 use super::send::SendSide;
 use super::state::QpState;
 use super::{Progress, QueuePair};
@@ -41,27 +41,13 @@ impl<H: Host> QueuePair<H> {
         if request_first && requester.transmit(&self.config, &self.attr, route, io, true) == Progress::Blocked {
             return Progress::Blocked;
         }
-        let posted = self.rq.len();
-        let other = (path > 0).then(|| H::Network::on_path(route, path));
-        let route = other.as_ref().unwrap_or(route);
-        let answers = &mut self.responder.responses;
         let answered = match keeps_back {
             true => Ok(Progress::Idle),
-            false if self.state.sends() && requester.is_limited() => {
-                // The rate is that of READ responses as well.
-                let most = match requester.allowance(&self.attr, io) {
-                    Some(most) if !requester.takes_turn() => most.min(RESPONSE_BURST),
-                    Some(_) | None => 0,
-                };
-                let mut burst = Burst::of(most);
-                let answered = answers.transmit(&self.config, &self.attr, posted, route, io, &mut burst);
-                requester.charge(io, burst.sent);
-                match answered {
-                    Ok(Progress::More) if requester.allowance(&self.attr, io).is_none() => Ok(Progress::Idle),
-                    answered => answered,
-                }
+            false if path > 0 || (self.state.sends() && requester.is_limited()) => self.answer_apart(io, path),
+            false => {
+                let (posted, mut burst) = (self.rq.len(), Burst::of(RESPONSE_BURST));
+                self.responder.responses.transmit(&self.config, &self.attr, posted, route, io, &mut burst)
             }
-            false => answers.transmit(&self.config, &self.attr, posted, route, io, &mut Burst::of(RESPONSE_BURST)),
         };
         let answered = match answered {
             Ok(Progress::Blocked) => return Progress::Blocked,
@@ -95,6 +81,35 @@ impl<H: Host> QueuePair<H> {
         }
         self.consider_offer(io);
         if requested == Progress::Idle { answered } else { requested }
+    }
+
+    /// Sends answers on `path`, and at a limited rate, which is that of READ responses as well.
+    ///
+    /// # Errors
+    /// [`Gone`]; the answers are forgotten then.
+    // Apart: mostly there is one path and no limit.
+    #[inline(never)]
+    fn answer_apart(&mut self, io: &mut Io<'_, H>, path: u8) -> Result<Progress, Gone> {
+        let Some(route) = &self.route else { return Ok(Progress::Idle) };
+        let SendSide::Reliable(requester) = &mut self.send else { return Ok(Progress::Idle) };
+        let posted = self.rq.len();
+        let other = (path > 0).then(|| H::Network::on_path(route, path));
+        let route = other.as_ref().unwrap_or(route);
+        let answers = &mut self.responder.responses;
+        if !self.state.sends() || !requester.is_limited() {
+            return answers.transmit(&self.config, &self.attr, posted, route, io, &mut Burst::of(RESPONSE_BURST));
+        }
+        let most = match requester.allowance(&self.attr, io) {
+            Some(most) if !requester.takes_turn() => most.min(RESPONSE_BURST),
+            Some(_) | None => 0,
+        };
+        let mut burst = Burst::of(most);
+        let answered = answers.transmit(&self.config, &self.attr, posted, route, io, &mut burst);
+        requester.charge(io, burst.sent);
+        match answered {
+            Ok(Progress::More) if requester.allowance(&self.attr, io).is_none() => Ok(Progress::Idle),
+            answered => answered,
+        }
     }
 
     /// Packets that it may have outstanding now.

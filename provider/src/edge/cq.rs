@@ -275,34 +275,51 @@ const fn service_level(kind: grh::Kind) -> u8 {
 }
 
 /// A completion as `ibv_poll_cq` gives it.
+// A part of the caller, who would copy what it returns.
+#[inline(always)]
 pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
+    if cqe.status != WcStatus::Success {
+        return failure(cqe);
+    }
+    let mut wc = outcome(cqe);
+    wc.byte_len = cqe.byte_len;
+    (wc.src_qp, wc.slid) = (cqe.src_qp.get(), cqe.slid.0);
+    wc.wc_flags = u32::from(cqe.frame.csum_ok) << v::IBV_WC_IP_CSUM_OK_SHIFT;
+    if let Some(kind) = cqe.grh {
+        wc.wc_flags |= v::IBV_WC_GRH;
+        wc.sl = service_level(kind);
+    }
+    if let Some(imm) = cqe.imm {
+        wc.wc_flags |= v::IBV_WC_WITH_IMM;
+        wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(imm.0);
+    }
+    if let Some(r_key) = cqe.invalidated {
+        wc.wc_flags |= v::IBV_WC_WITH_INV;
+        wc.__bindgen_anon_1.invalidated_rkey = r_key.0;
+    }
+    wc
+}
+
+/// A completion with an error.
+#[cold]
+#[inline(never)]
+fn failure(cqe: &Cqe) -> v::ibv_wc {
+    let mut wc = outcome(cqe);
+    wc.vendor_err = vendor_error(cqe);
+    if let Some(rng) = quirks::garbage() {
+        garbage::fill(&mut wc, rng);
+    }
+    wc
+}
+
+/// Fields that all completions have, with an error or without.
+#[inline(always)]
+fn outcome(cqe: &Cqe) -> v::ibv_wc {
     // SAFETY: all-zero is a value of this plain C struct.
     let mut wc = unsafe { std::mem::zeroed::<v::ibv_wc>() };
     wc.wr_id = cqe.wr_id;
     wc.status = cqe.status as u32;
     wc.qp_num = cqe.qpn.get();
     wc.opcode = cqe.opcode as u32;
-    if cqe.status == WcStatus::Success {
-        wc.byte_len = cqe.byte_len;
-        (wc.src_qp, wc.slid) = (cqe.src_qp.get(), cqe.slid.0);
-        wc.wc_flags = u32::from(cqe.frame.csum_ok) << v::IBV_WC_IP_CSUM_OK_SHIFT;
-        if let Some(kind) = cqe.grh {
-            wc.wc_flags |= v::IBV_WC_GRH;
-            wc.sl = service_level(kind);
-        }
-        if let Some(imm) = cqe.imm {
-            wc.wc_flags |= v::IBV_WC_WITH_IMM;
-            wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(imm.0);
-        }
-        if let Some(r_key) = cqe.invalidated {
-            wc.wc_flags |= v::IBV_WC_WITH_INV;
-            wc.__bindgen_anon_1.invalidated_rkey = r_key.0;
-        }
-    } else {
-        wc.vendor_err = vendor_error(cqe);
-        if let Some(rng) = quirks::garbage() {
-            garbage::fill(&mut wc, rng);
-        }
-    }
     wc
 }

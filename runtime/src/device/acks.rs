@@ -1,5 +1,6 @@
 //! Answering what was received, at once or a little later, and going on with what one turn did not finish.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use urxe_engine::Instant;
@@ -9,6 +10,7 @@ use super::rx::Token;
 use super::{Device, TxContext};
 use crate::clock::LazyInstant;
 use crate::progress::delayed_ack::{self, AckMode};
+use crate::qp::Qp;
 use crate::{lock, try_lock};
 
 impl Device {
@@ -32,13 +34,21 @@ impl Device {
         }
         let acks = if self.exits.load(Ordering::Relaxed) { AckMode::Immediate } else { acks };
         self.deliver_at_end(work, |work| {
-            dirty.retain(|qp| {
+            let mut waits = |qp: &Arc<Qp>| {
                 let waits = qp.answer(work, clock, acks);
                 if !waits {
                     qp.clear_dirty();
                 }
                 waits
-            });
+            };
+            if let [qp] = &dirty[..] {
+                // Mostly. `retain` would cost as much as the question.
+                if !waits(qp) {
+                    dirty.clear();
+                }
+            } else {
+                dirty.retain(waits);
+            }
         });
         *waits_until = match (*waits_until, clock.taken()) {
             _ if dirty.is_empty() => None,

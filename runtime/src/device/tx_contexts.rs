@@ -46,7 +46,7 @@ pub(super) struct Contexts<T = TxContext> {
     /// Contexts that stay where they are; each is made by the first packet.
     places: [Place<T>; PLACES],
     /// Contexts for threads that find their place taken.
-    spare: Mutex<Vec<T>>,
+    spare: Mutex<Vec<Box<T>>>,
 }
 
 impl<T> Default for Contexts<T> {
@@ -123,19 +123,24 @@ impl<T> Contexts<T> {
     #[inline]
     pub(super) fn lend<R>(&self, make: impl FnOnce(Option<&Arc<Kept>>) -> T, then: impl FnOnce(&mut T) -> R) -> R {
         let place = self.places.get(place());
-        match place.and_then(|place| Some((try_lock(&place.context)?, &place.kept))) {
-            Some((mut own, kept)) => then(own.get_or_insert_with(|| make(Some(kept)))),
-            None => self.lend_spare(make, then),
+        let mut own = place.and_then(|place| Some((try_lock(&place.context)?, &place.kept)));
+        let mut spare = None;
+        let context = match &mut own {
+            Some((own, kept)) => own.get_or_insert_with(|| make(Some(*kept))),
+            None => &mut **spare.insert(self.take_spare(make)),
+        };
+        // Called at one place, so that it becomes a part of the caller.
+        let result = then(context);
+        if let Some(spare) = spare {
+            lock(&self.spare).push(spare);
         }
+        result
     }
 
     #[cold]
-    fn lend_spare<R>(&self, make: impl FnOnce(Option<&Arc<Kept>>) -> T, then: impl FnOnce(&mut T) -> R) -> R {
+    fn take_spare(&self, make: impl FnOnce(Option<&Arc<Kept>>) -> T) -> Box<T> {
         let another = lock(&self.spare).pop();
-        let mut spare = another.unwrap_or_else(|| make(None));
-        let result = then(&mut spare);
-        lock(&self.spare).push(spare);
-        result
+        another.unwrap_or_else(|| Box::new(make(None)))
     }
 }
 

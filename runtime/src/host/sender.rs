@@ -65,6 +65,12 @@ impl Sender {
         std::mem::replace(&mut self.is_full, false)
     }
 
+    /// Whether there are packets for queue pairs of this process, to be taken.
+    #[inline]
+    pub(crate) fn has_inside(&self) -> bool {
+        self.batch.has_inside()
+    }
+
     /// Packets for queue pairs of this process, to be taken.
     #[inline]
     pub(crate) fn inside(&mut self) -> Option<impl Iterator<Item = InsideRun>> {

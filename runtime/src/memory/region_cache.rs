@@ -66,6 +66,7 @@ enum Owner {
 pub struct Turn<'a>(&'a RegionCache);
 
 impl Drop for Turn<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.end_turn();
     }
@@ -121,17 +122,24 @@ impl RegionCache {
     }
 
     /// The end of a turn.
+    #[inline]
     fn end_turn(&self) {
         self.leave_peer();
         if self.kept.is_none() {
-            drop(self.cached.take());
+            self.empty();
         }
         self.known_data.forget();
     }
 
+    /// Empties the cache. The region is dropped where it is: to take it out would copy it.
+    #[inline]
+    fn empty(&self) {
+        *self.cached.borrow_mut() = None;
+    }
+
     /// Empties the cache, and keeps nothing.
     fn release(&self) {
-        drop(self.cached.take());
+        self.empty();
         if let Some(kept) = &self.kept {
             kept.set(0);
         }
@@ -186,7 +194,8 @@ impl RegionCache {
         // A thread with a cached region copies from or to it; those that have contexts which keep one are admitted.
         faultable_copy::admit();
         self.release();
-        self.cached.replace(self.find(key));
+        let found = self.find(key);
+        *self.cached.borrow_mut() = found;
         self.cached.borrow()
     }
 }

@@ -3,6 +3,8 @@
 //! A [turn](super::Qp::turn_of) costs more than a store: it looks for packets, answers, timers and much else. Where there is none of
 //! this before and afterwards, requests are carried out while they are posted, and the call ends.
 
+use std::sync::MutexGuard;
+
 use urxe_engine::{Io, QueuePair};
 
 use super::turn::Act;
@@ -65,22 +67,37 @@ impl Qp {
     ) -> T {
         let mut inner = lock(&self.inner);
         let clock = LazyInstant::default();
-        if !inner.goes_straight() || !self.inbox.is_empty() {
-            return self.turn_of(inner, work, Act::Send, &clock, post);
+        if inner.goes_straight() && self.inbox.is_empty() {
+            return self.post_straight(inner, work, &clock, post);
         }
+        // Called at one place, so that the turn becomes a part of the caller.
+        self.turn_of(inner, work, Act::Send, &clock, post)
+    }
+
+    /// Posts send requests that are carried out at the peer's memory meanwhile.
+    // Apart: the turn of a queue pair without such a peer needs none of this.
+    #[inline(never)]
+    fn post_straight<T>(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        work: &mut TxContext,
+        clock: &LazyInstant,
+        post: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
+    ) -> T {
         let Inner { engine, sides, counters, .. } = &mut *inner;
-        let Some(sides) = sides else { return self.turn_of(inner, work, Act::Send, &clock, post) };
-        work.memory.set_peer(sides.lend_peer());
+        work.memory.set_peer(sides.as_mut().and_then(|sides| sides.lend_peer()));
         let turn = work.memory.turn();
-        let mut io =
-            Io { clock: &clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
+        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
         let result = post(engine, &mut io);
         engine.end_posting();
         drop(turn);
-        sides.give_peer(work.memory.take_peer());
+        let peer = work.memory.take_peer();
+        if let Some(sides) = sides {
+            sides.give_peer(peer);
+        }
         work.notifications.count(counters);
         if engine.has_output() || work.notifications.is_broken() {
-            self.turn_of(inner, work, Act::Send, &clock, |_, _| ());
+            self.turn_of(inner, work, Act::Send, clock, |_, _| ());
         } else {
             drop(inner);
             self.device.deliver_notifications(work);

@@ -110,18 +110,23 @@ impl Qp {
 
     fn take_run(&self, inner: &mut Inner, work: &mut TxContext, clock: &LazyInstant, batch: &RxBatch<'_>) {
         let Some(interceptor) = self.device.interceptor() else {
-            self.receive_locked(inner, work, clock, batch);
+            self.receive_inside(inner, work, clock, batch);
             return;
         };
         if is_seen_by_its_first(batch) {
             batch.datagrams().take(1).for_each(|first| interceptor.received(&first, &|| true));
-            self.receive_locked(inner, work, clock, batch);
+            self.receive_inside(inner, work, clock, batch);
         } else {
             for datagram in batch.datagrams() {
                 interceptor.received(&datagram, &|| true);
-                self.receive_locked(inner, work, clock, &RxBatch::from(datagram));
+                self.receive_inside(inner, work, clock, &RxBatch::from(datagram));
             }
         }
+    }
+
+    #[inline(never)]
+    fn receive_inside(&self, inner: &mut Inner, work: &mut TxContext, clock: &LazyInstant, batch: &RxBatch<'_>) {
+        self.receive_locked(inner, work, clock, batch);
     }
 
     /// Drops a run for a queue pair that does not exist.
@@ -139,7 +144,7 @@ impl Qp {
 
     /// Puts what the turn has sent to queue pairs of this process into their inboxes. The queue pair is locked: nobody sends for
     /// it meanwhile.
-    #[inline]
+    #[inline(never)]
     pub(super) fn hand_over(&self, sender: &mut Sender, inside: &mut Inside, neighbor: &mut Weak<Self>) {
         let Inside { due, traffic, .. } = inside;
         let Some(runs) = sender.inside() else { return };

@@ -50,6 +50,9 @@ impl Qp {
         self.receive_locked(&mut lock(&self.inner), work, clock, run)
     }
 
+    /// Gives the engine, which is locked, packets of one peer.
+    // A part of the caller, of whom there are two.
+    #[inline(always)]
     pub(super) fn receive_locked(
         &self,
         inner: &mut Inner,

@@ -104,6 +104,7 @@ impl Qp {
         self.turn_of(inner, work, kind, &LazyInstant::default(), act)
     }
 
+    #[inline]
     pub(super) fn turn_of<T>(
         &self,
         mut inner: MutexGuard<'_, Inner>,
@@ -156,8 +157,8 @@ impl Qp {
         let mut progress = Progress::Idle;
         // What the engine itself keeps back (`urxe_engine::quirks`) leaves when its time has come, all the same.
         let is_due = |engine: &QueuePair<_>| engine.kept_until().is_some_and(|at| at <= clock.now());
-        let has_nothing = !engine.has_output() || (waits && engine.owes_only_ack());
-        if !(kind == Act::Aside && has_nothing && !is_due(engine)) {
+        let has_nothing = |engine: &QueuePair<_>| !engine.has_output() || (waits && engine.owes_only_ack());
+        if !(kind == Act::Aside && has_nothing(engine) && !is_due(engine)) {
             for _ in 0..ROUNDS {
                 progress = engine.transmit(&mut io);
                 if progress != Progress::More {
@@ -170,7 +171,9 @@ impl Qp {
         }
         // Before anybody else may send for this queue pair: packets must not overtake one another.
         work.sender.flush();
-        self.hand_over(&mut work.sender, &mut work.inside, neighbor);
+        if work.sender.has_inside() {
+            self.hand_over(&mut work.sender, &mut work.inside, neighbor);
+        }
         if let (Some(sides), Some(reach)) = (sides, self.device.direct()) {
             sides.give_peer(work.memory.take_peer());
             sides.update(reach, engine);

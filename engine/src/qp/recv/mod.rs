@@ -22,4 +22,4 @@ mod response_queue;
 mod upcoming;
 mod write_reorder;
 
-pub(super) use response_queue::Burst;
+pub(super) use response_queue::{Burst, Gone};

@@ -245,6 +245,8 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// Takes the request that is expected.
+    // A part of the caller: it does little but call another.
+    #[inline(always)]
     pub(in crate::qp) fn handle_expected(
         &mut self,
         io: &mut Io<'_, H>,

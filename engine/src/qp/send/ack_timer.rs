@@ -32,6 +32,7 @@ const WITHOUT_RETRIES: u8 = 4;
 
 impl AckTimer {
     /// The time until the ACK timeout; `timeouts` have passed since the last answer. `None` is for ever.
+    #[inline]
     pub(in crate::qp) fn timeout(self, attr: &QpAttr, timeouts: u8) -> Option<Duration> {
         let specified = attr.ack_timeout()?;
         //= spec/requester.md#req-024
@@ -40,20 +41,16 @@ impl AckTimer {
             // First of all the usual case, which each ACK asks for.
             return Some(if timeouts == 0 { specified } else { (2 * specified).max(PATIENCE.min(4 * specified)) });
         }
-        let steps = adaptive(attr.timeout);
-        let regular = 2 * nominal(attr.timeout);
-        Some(match timeouts {
-            0 => STEPS.iter().take(steps).copied().map(Duration::from_micros).sum(),
-            1 => STEPS.get(steps).map_or(regular, |step| regular.min(Duration::from_micros(*step))),
-            _ => regular,
-        })
+        Some(of_card(attr.timeout, timeouts))
     }
 
     /// The shortest of several timeouts in a row. `None` is for ever.
+    #[inline]
     pub(in crate::qp) fn shortest(self, attr: &QpAttr) -> Option<Duration> {
+        let specified = attr.ack_timeout()?;
         match self {
-            Self::Specified => attr.ack_timeout(),
-            Self::ConnectX => [0, u8::MAX].into_iter().filter_map(|timeouts| self.timeout(attr, timeouts)).min(),
+            Self::Specified => Some(specified),
+            Self::ConnectX => Some(of_card(attr.timeout, 0).min(of_card(attr.timeout, u8::MAX))),
         }
     }
 
@@ -78,6 +75,20 @@ impl AckTimer {
     /// Whether a timeout goes by where `retry_cnt` is 0.
     pub(super) fn ignores_no_retries(self, attr: &QpAttr) -> bool {
         self == Self::ConnectX && attr.retry_cnt == 0
+    }
+}
+
+/// ACK timeout of a ConnectX when `timeouts` have passed since the last answer.
+// Apart: others have the times of the specification, and look at them with each packet.
+#[cold]
+#[inline(never)]
+fn of_card(timeout: u8, timeouts: u8) -> Duration {
+    let steps = adaptive(timeout);
+    let regular = 2 * nominal(timeout);
+    match timeouts {
+        0 => STEPS.iter().take(steps).copied().map(Duration::from_micros).sum(),
+        1 => STEPS.get(steps).map_or(regular, |step| regular.min(Duration::from_micros(*step))),
+        _ => regular,
     }
 }
 

@@ -36,6 +36,8 @@ impl From<ResponseFault> for Failure {
 
 impl Reliable {
     /// Takes a response.
+    // A part of the caller, as what follows is: handing over what an ACK needs would cost as much as it does.
+    #[inline(always)]
     pub(in crate::qp) fn handle_response<H: Host>(
         &mut self,
         config: &QpConfig<H>,
@@ -64,6 +66,7 @@ impl Reliable {
         Some(if chunk.first.distance_from(self.snd_una) < 0 { self.snd_una } else { chunk.first })
     }
 
+    #[inline(always)]
     fn handle_acknowledge<H: Host>(
         &mut self,
         config: &QpConfig<H>,

@@ -17,7 +17,7 @@ use urxe_wire::{Mtu, Psn};
 use super::ack_timer::AckTimer;
 use super::credit::Credit;
 use super::drain::Drain;
-use super::packets::{Unsent, send_data};
+use super::packets::{Unsent, send_data, send_data_on_path};
 use super::selective::Selective;
 use super::send_queue::SendQueue;
 use super::tail_loss_probe::TailLossProbe;
@@ -256,8 +256,6 @@ impl Reliable {
             };
             let psn = self.snd_nxt;
             let path = self.selective.path_of(psn);
-            let other = (path > 0).then(|| H::Network::on_path(route, path));
-            let route = other.as_ref().unwrap_or(route);
             let is_answered = wqe.wr.op.takes_responder_resource();
             let sent = match wqe.wr.op {
                 // It would wait for ever.
@@ -268,6 +266,8 @@ impl Reliable {
                 | SendOp::AtomicWrite(_)
                 | SendOp::Flush { .. } => {
                     let Some(last) = self.chunk(span, psn, in_flight, attr, is_pilot) else { break };
+                    let other = (path > 0).then(|| H::Network::on_path(route, path));
+                    let route = other.as_ref().unwrap_or(route);
                     self.send_answered(config, attr, route, io, self.seg_wqe, psn, last).map(|length| (length, last))
                 }
                 SendOp::LocalInvalidate(_) | SendOp::BindWindow(_) => {
@@ -293,7 +293,11 @@ impl Reliable {
                         || self.ask
                         || in_flight + 1 >= room
                         || self.unasked + 1 >= (self.congestion.packets() / 4).max(1);
-                    let sent = send_data(config, attr, route, io, wqe, span, psn, ack_req);
+                    let sent = if path > 0 {
+                        send_data_on_path(config, attr, route, path, io, wqe, span, psn, ack_req)
+                    } else {
+                        send_data(config, attr, route, io, wqe, span, psn, ack_req)
+                    };
                     if sent.is_ok() {
                         self.ask = false;
                         self.unasked = if ack_req { 0 } else { self.unasked + 1 };
@@ -306,6 +310,10 @@ impl Reliable {
                     all.add(length);
                     self.selective.sent(last.advance_from(psn) + 1, is_answered, path);
                     self.advance(span, last);
+                    if self.seg_wqe >= self.queue.len() && !io.memory.reaches_peer() {
+                        // Another round would find that nothing is left, at a greater price.
+                        break;
+                    }
                 }
                 Err(Unsent::NoRoom) => return (all, Progress::Blocked),
                 Err(Unsent::Refused(status)) => {

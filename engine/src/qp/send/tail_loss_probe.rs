@@ -154,6 +154,7 @@ impl TailLossProbe {
 
     /// Notes that `count` packets more are acknowledged, all before `snd_una`. Returns whether a probe had asked for that,
     /// and the round trip in nanoseconds if it was measured.
+    #[inline]
     pub(super) fn acknowledged(&mut self, count: u32, snd_una: Psn, clock: &impl Clock) -> (bool, Option<u64>) {
         self.lossy = self.lossy.saturating_sub(count);
         let round_trip = self.rtt.acknowledged(count, snd_una, clock);
