@@ -12,6 +12,8 @@ pub(crate) struct QpCounters {
     pub(crate) received: Traffic,
     /// Packets sent, and their bytes from BTH to ICRC.
     pub(crate) sent: Traffic,
+    /// Requests behind a gap, and those of them that were kept, that no error counter contains yet.
+    out_of_order: (u64, u64),
     /// Error counters, allocated by the first error.
     errors: Option<Box<Counters>>,
 }
@@ -100,6 +102,24 @@ impl QpCounters {
         self.errors().count(event);
     }
 
+    /// Notes requests that came behind a gap, and those of them that were kept.
+    #[inline]
+    pub(crate) const fn note_out_of_order(&mut self, requests: u64, kept: u64) {
+        self.out_of_order.0 += requests;
+        self.out_of_order.1 += kept;
+    }
+
+    /// Counts what was noted so, here and among those of the device, at the end of a turn: an atomic addition for each packet would
+    /// wait until the bytes of the packet are stored.
+    #[inline]
+    pub(crate) fn count_out_of_order(&mut self, device: &Counters) {
+        if self.out_of_order.0 > 0 {
+            let (requests, kept) = std::mem::take(&mut self.out_of_order);
+            device.count_out_of_order(requests, kept);
+            self.errors().count_out_of_order(requests, kept);
+        }
+    }
+
     /// Counts a damaged packet that claims to be for the queue pair.
     pub(crate) fn damaged(&mut self) {
         bump(&self.errors().icrc_err);
@@ -111,7 +131,7 @@ impl QpCounters {
 
     /// Every counter with its name. Error counters are there from the first error on.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let Self { received, sent, errors } = self;
+        let Self { received, sent, errors, .. } = self;
         let traffic = [
             ("tx_packets", sent.packets),
             ("tx_bytes", sent.bytes),
@@ -125,4 +145,23 @@ impl QpCounters {
 /// Adds one.
 pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_behind_a_gap_are_counted_once_a_turn() {
+        let (mut counters, device) = (QpCounters::default(), Counters::default());
+        counters.note_out_of_order(2, 2);
+        counters.note_out_of_order(1, 0);
+        // The second turn has none.
+        for _ in 0..2 {
+            counters.count_out_of_order(&device);
+        }
+        let counted: Vec<_> = counters.named().filter(|(_, value)| *value > 0).collect();
+        assert_eq!(counted, [("out_of_seq_request", 3), ("sack_kept", 2)]);
+        assert_eq!(device.named().filter(|(_, value)| *value > 0).collect::<Vec<_>>(), counted);
+    }
 }

@@ -45,6 +45,8 @@ pub struct PendingNotifications {
     holds_received: bool,
     /// The engine's events of the queue pair at work, for its own counters.
     traced: Vec<Event>,
+    /// Requests of the queue pair at work that came behind a gap, and those of them that were kept.
+    out_of_order: (u64, u64),
     counters: Arc<Counters>,
     xrc_srqs: Arc<XrcSrqs>,
     interceptor: Option<Arc<dyn Interceptor>>,
@@ -66,34 +68,29 @@ impl PendingNotifications {
             unacknowledged: Vec::new(),
             holds_received: false,
             traced: Vec::new(),
+            out_of_order: (0, 0),
             counters,
             xrc_srqs,
             interceptor,
         }
     }
 
-    /// Counts the engine's events of the queue pair at work.
+    /// Counts the engine's events of the queue pair at work. Requests behind a gap are only noted.
     #[inline]
     pub(crate) fn count(&mut self, counters: &mut QpCounters) {
         if !self.traced.is_empty() {
             self.count_traced(counters);
+        }
+        if self.out_of_order.0 > 0 {
+            let (requests, kept) = std::mem::take(&mut self.out_of_order);
+            counters.note_out_of_order(requests, kept);
         }
     }
 
     // Apart: turns without an event are many.
     #[inline(never)]
     fn count_traced(&mut self, counters: &mut QpCounters) {
-        let (mut out_of_order, mut kept_packets) = (0, 0);
-        for event in self.traced.drain(..) {
-            if let Event::OutOfOrder { kept, .. } = event {
-                out_of_order += 1;
-                kept_packets += u64::from(kept);
-            }
-            counters.count(event);
-        }
-        if out_of_order > 0 {
-            self.counters.count_out_of_order(out_of_order, kept_packets);
-        }
+        self.traced.drain(..).for_each(|event| counters.count(event));
     }
 
     /// Whether the application is to hear of something.
@@ -285,9 +282,12 @@ impl Consumer for PendingNotifications {
             interceptor.event(qpn, &event);
         }
         // Behind a gap there is one for each packet: they are counted together.
-        if !matches!(event, Event::OutOfOrder { .. }) {
-            self.counters.count(event);
+        if let Event::OutOfOrder { kept, .. } = event {
+            self.out_of_order.0 += 1;
+            self.out_of_order.1 += u64::from(kept);
+            return;
         }
+        self.counters.count(event);
         self.traced.push(event);
     }
 }

@@ -186,6 +186,7 @@ impl Qp {
         work.notifications.release();
         counters.sent.take(work.sender.sent());
         work.notifications.count(counters);
+        counters.count_out_of_order(self.device.counters());
         // The clock is looked at when the packets have left: their receiver need not wait for that.
         if kind == Act::Send {
             delayed_ack.answered(clock);
