@@ -13,6 +13,10 @@ use urxe_runtime::lock;
 impl Observer {
     /// The engine reports something about `qpn`.
     pub(super) fn engine_event(&self, qpn: Qpn, event: &Event) {
+        // Behind a gap there is one for each packet, and a capture alone shows it.
+        if self.capture.is_none() && matches!(event, Event::OutOfOrder { .. }) {
+            return;
+        }
         let refused = packet_context::with(|context| {
             // What stands in the context is what was refused just now, or earlier in the same call.
             let refused = context.refused.clone();
