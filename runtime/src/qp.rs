@@ -9,7 +9,7 @@ mod turn;
 mod unread;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use urxe_engine::endpoint::TimerSlot;
@@ -39,6 +39,8 @@ pub struct Qp {
     /// Packets of queue pairs of this process.
     inbox: Inbox,
     pub(super) timer: TimerSlot,
+    /// Looks in a row that found the timer due and another thread at work.
+    busy_looks: AtomicU8,
     /// Whether the queue pair is in the receive token's `dirty` list. Changed only by the holder of the receive token.
     dirty: AtomicBool,
     /// No packet reaches it any more.
@@ -97,6 +99,7 @@ impl Qp {
             device: Arc::clone(device),
             inbox: Inbox::default(),
             timer: TimerSlot::default(),
+            busy_looks: AtomicU8::new(0),
             dirty: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             xrc_target,

@@ -102,8 +102,11 @@ impl Device {
         let mut silent = Vec::new();
         for (at, qpn) in due {
             let Some(qp) = self.qp(qpn).filter(|qp| qp.timer.take(at)) else { continue };
-            if self.with_work(|work| qp.handle_timeout_before_ack_timeout(work)) {
-                silent.push(qp);
+            match self.with_work(|work| qp.try_timeout_before_ack_timeout(work)) {
+                Some(true) => silent.push(qp),
+                Some(false) => {}
+                // The thread at work sets the timer, too, at the end of its turn: mostly it is not due any more.
+                None => self.set_timer(&qp, now + TUNING.busy_retry),
             }
         }
         if !silent.is_empty() {

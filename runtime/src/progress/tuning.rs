@@ -72,6 +72,10 @@ pub struct Tuning {
 
     /// Time between two attempts to send into a ring that was full, if nobody looks at the sockets.
     pub full_ring_retry: Duration,
+    /// Time between two looks at a queue pair whose timer is due while another thread is at work on it: that of the shortest probe.
+    pub busy_retry: Duration,
+    /// Count of such looks in a row after which that thread is waited for.
+    pub busy_looks: u8,
     /// Time between two looks whether all that has come is read, while an ACK timeout waits for that.
     pub unread_retry: Duration,
     /// Longest time for which an ACK timeout waits for that, whoever sends more than can be read, or for a peer of this host to read.
@@ -112,6 +116,8 @@ impl Tuning {
         short_sleeps: 4,
         scheduler_slice: Duration::from_micros(100),
         full_ring_retry: Duration::from_micros(100),
+        busy_retry: Duration::from_micros(100),
+        busy_looks: 8,
         unread_retry: Duration::from_millis(4),
         unread_most: Duration::from_secs(1),
         exit_retry: Duration::from_micros(10),

@@ -1,6 +1,7 @@
 //! Turns of a queue pair: requests, timers, answers and transmission under one lock.
 
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 use urxe_engine::{Clock as _, Io, Memory as _, Progress, QueuePair};
 
@@ -8,9 +9,9 @@ use super::{Inner, Qp};
 use crate::clock::LazyInstant;
 use crate::counters::Traffic;
 use crate::host::{DeviceHost, TxContext};
-use crate::lock;
 use crate::progress::delayed_ack::AckMode;
 use crate::progress::tuning::TUNING;
+use crate::{lock, try_lock};
 
 /// How many rounds of READ responses are sent before others get a turn.
 const ROUNDS: usize = 8;
@@ -51,7 +52,23 @@ impl Qp {
     /// Runs the timers that are due unless the ACK timeout is over: then nothing is done, and true returned. The question and
     /// the deed have one time: a thread that loses its processor between two looks at the clock would find it over only then.
     pub(crate) fn handle_timeout_before_ack_timeout(&self, work: &mut TxContext) -> bool {
-        self.turn(work, Act::Aside, |engine, io| {
+        self.timeout_of(lock(&self.inner), work)
+    }
+
+    /// Does the same, unless another thread is at work on the queue pair, and makes progress: then nothing is done, and `None` returned.
+    /// After some such looks in a row the other thread is waited for.
+    pub(crate) fn try_timeout_before_ack_timeout(&self, work: &mut TxContext) -> Option<bool> {
+        let inner = match try_lock(&self.inner) {
+            None if self.busy_looks.fetch_add(1, Ordering::Relaxed) < TUNING.busy_looks => return None,
+            None => lock(&self.inner),
+            Some(inner) => inner,
+        };
+        self.busy_looks.store(0, Ordering::Relaxed);
+        Some(self.timeout_of(inner, work))
+    }
+
+    fn timeout_of(&self, inner: MutexGuard<'_, Inner>, work: &mut TxContext) -> bool {
+        self.turn_of(inner, work, Act::Aside, &LazyInstant::default(), |engine, io| {
             let is_over = engine.ack_deadline().is_some_and(|at| at <= io.clock.now());
             if !is_over {
                 engine.handle_timeout(io);
