@@ -69,15 +69,6 @@ impl Entry {
         !self.delivered && !self.lost && !self.requested && self.answered != Answered::Behind
     }
 
-    /// Whether it is known that the request has come.
-    pub(super) fn has_request_come(&self) -> bool {
-        match self.answered {
-            Answered::No => self.delivered,
-            Answered::First => self.requested,
-            Answered::Behind => true,
-        }
-    }
-
     /// Whether a response is on its way.
     pub(super) fn awaits_response(&self) -> bool {
         !self.delivered && !self.lost && self.answered != Answered::No

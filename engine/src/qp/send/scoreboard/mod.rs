@@ -171,12 +171,20 @@ impl Scoreboard {
         let at = self.cumulative.advance_from(self.snd_una) as usize;
         let mut news = self.entries.iter().skip(at).take(ahead as usize);
         let with_others = news.any(|entry| entry.again.is_none() && entry.awaits_request());
-        for _ in 0..ahead {
-            self.note_request(self.cumulative, timing, reordering, with_others);
-            if let Some(entry) = self.entries.get_mut(self.cumulative.advance_from(self.snd_una) as usize) {
-                self.waiting -= u32::from(core::mem::take(&mut entry.waits));
+        let mut rest = ahead;
+        while rest > 0 {
+            // Where no response waits for another request, those that selective acknowledgements told of are passed by.
+            let is_told = self.waiting == 0 && self.is_told_by_bits();
+            let told = if is_told { self.come.run(self.cumulative).min(rest) } else { 0 };
+            if told == 0 {
+                self.note_request(self.cumulative, timing, reordering, with_others);
+                if let Some(entry) = self.entries.get_mut(self.cumulative.advance_from(self.snd_una) as usize) {
+                    self.waiting -= u32::from(core::mem::take(&mut entry.waits));
+                }
             }
-            self.cumulative = self.cumulative.next();
+            let passed = told.max(1);
+            self.cumulative = self.cumulative.add(passed);
+            rest -= passed;
         }
     }
 
@@ -204,10 +212,7 @@ impl Scoreboard {
             // Each acknowledgement tells everything anew.
             let known = if self.is_told_by_bits() { self.come.word(first) } else { 0 };
             for bit in ones(word & !known) {
-                let psn = first.add(bit);
-                if self.get(psn).is_some_and(|entry| !entry.has_request_come()) {
-                    is_news |= self.request_kept(psn, timing, reordering);
-                }
+                is_news |= self.request_kept(first.add(bit), timing, reordering);
             }
         }
         is_news
@@ -337,16 +342,16 @@ impl Scoreboard {
 
     /// Forgets the oldest `count` PSNs, which are acknowledged.
     pub(super) fn forget(&mut self, count: u32) {
-        for _ in 0..count {
-            let Some(entry) = self.entries.pop_front() else { break };
+        let count = count.min(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
+        for entry in self.entries.drain(..count as usize) {
             self.delivered -= u32::from(entry.delivered);
             self.lost -= u32::from(entry.lost);
             self.again -= u32::from(entry.again.is_some());
             self.waiting -= u32::from(entry.waits);
             self.answered_psns -= usize::from(entry.answered != Answered::No);
-            self.come.set(self.snd_una, false);
-            self.snd_una = self.snd_una.next();
         }
+        self.come.clear(self.snd_una, count);
+        self.snd_una = self.snd_una.add(count);
         if self.cumulative.distance_from(self.snd_una) < 0 {
             self.cumulative = self.snd_una;
         }

@@ -59,6 +59,27 @@ fn an_arrival_that_is_taken_back_is_news() {
     assert!(board.has_news());
 }
 
+/// An acknowledgement tells of the requests between those that selective ones have told of.
+#[test]
+fn an_acknowledgement_fills_what_selective_ones_left_out() {
+    for start in [0, 0xFF_FFE8] {
+        let (mut board, mut reordering) = (Scoreboard::default(), Reordering::default());
+        let psn = |nth| Psn::new(start).add(nth);
+        board.begin(psn(0), psn(80), psn(80), &VecDeque::new(), |_| 0);
+        // From 1 to 4, and from 32 to 64.
+        let bitmap = [0xF0, 0, 0, 1, 0xFF, 0xFF, 0xFF, 0xFF];
+        assert!(board.requests_kept(psn(0), Bitmap::new(&bitmap).unwrap(), &timing(0), &mut reordering));
+        assert_eq!((board.acknowledged(), board.in_flight()), (0, 80 - 37));
+        board.carried_out(psn(70), &timing(0), &mut reordering);
+        assert_eq!((board.acknowledged(), board.in_flight()), (70, 10));
+        board.forget(70);
+        assert_eq!((board.outstanding(), board.in_flight(), board.acknowledged()), (10, 10, 0));
+        assert!(board.is_carried_out(psn(69)) && !board.is_carried_out(psn(70)));
+        board.carried_out(psn(80), &timing(0), &mut reordering);
+        assert_eq!((board.acknowledged(), board.in_flight()), (10, 0));
+    }
+}
+
 /// The next gap finds the room of the one before, and nothing else of it.
 #[test]
 fn a_scoreboard_begins_anew_in_the_same_room() {
