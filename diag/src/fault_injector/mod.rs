@@ -128,7 +128,9 @@ impl Observer {
             }
             Verdict::Drop => {
                 self.spoilt_sent(qpn, &route);
-                self.lost(&route, &with_icrc(&route, packet));
+                if self.capture.is_some() {
+                    self.lost(&route, &with_icrc(&route, packet));
+                }
                 batch.forget();
             }
             Verdict::Mutate(id) => {
