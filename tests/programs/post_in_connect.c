@@ -10,7 +10,7 @@ enum {
     POLLS = 100,
 };
 
-static struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(7998)};
+static struct sockaddr_in address = {.sin_family = AF_INET};
 static struct rdma_event_channel *channel;
 /* Two ends of a connection, whose queue pairs the handler posts to. */
 static struct rdma_cm_id *client, *server;
@@ -106,6 +106,7 @@ int main(void)
 {
     struct rdma_conn_param param = {.retry_count = 7, .rnr_retry_count = 7};
     struct rdma_cm_id *listener;
+    address.sin_port = htons(7998);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     check((channel = rdma_create_event_channel()) != NULL, "rdma_create_event_channel");
     check(!rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP), "rdma_create_id");

@@ -305,7 +305,7 @@ fn on_several_paths_a_few_are_told_of_in_time() {
     }
 }
 
-/// What waits to be told is not told when the queue pair fails, nor does it wait on.
+/// A queue pair that fails tells nothing any more, and has no time to do so.
 #[test]
 fn in_err_nothing_waits_to_be_told() {
     let mut qp = agreed_on_two_paths();
