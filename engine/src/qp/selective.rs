@@ -224,8 +224,8 @@ impl<H: Host> QueuePair<H> {
         self.agreement.owes_ack = self.agreement.peer_listens;
     }
 
-    /// Notes that a request came out of order, or filled a part of a gap. The peer learns of it at once, if that is no rule or
-    /// the request asks for it, and else with others.
+    /// Notes that a request came out of order, or filled a part of a gap. The peer is told at once where packets take one path or the
+    /// request asks for it, and else of several together.
     fn note_untold(&mut self, io: &Io<'_, H>, is_asked: bool) {
         let paths = self.config.paths();
         let agreement = &mut self.agreement;
@@ -285,9 +285,8 @@ impl<H: Host> QueuePair<H> {
     // Apart: mostly there is one path.
     #[inline(never)]
     fn next_path(&mut self) -> u8 {
-        let paths = self.config.paths();
         let has_answers = !self.responder.responses.is_empty() || self.owes_selective();
-        if paths < 2 || !has_answers {
+        if !has_answers {
             return 0;
         }
         if let Announced::At(psn) = self.agreement.announced
@@ -298,7 +297,7 @@ impl<H: Host> QueuePair<H> {
         if self.agreement.announced != Announced::Heard {
             return 0;
         }
-        self.agreement.answers_path = (self.agreement.answers_path + 1) % paths;
+        self.agreement.answers_path = (self.agreement.answers_path + 1) % self.config.paths();
         self.agreement.answers_path
     }
 

@@ -55,7 +55,8 @@ impl Qp {
         self.timeout_of(lock(&self.inner), work)
     }
 
-    /// Does the same, unless another thread is at work on the queue pair, and makes progress: then nothing is done, and `None` returned.
+    /// Runs the timers as [`handle_timeout_before_ack_timeout`](Self::handle_timeout_before_ack_timeout) does, unless another thread is at work on
+    /// the queue pair, and makes progress: then nothing is done, and `None` returned.
     /// After some such looks in a row the other thread is waited for.
     pub(crate) fn try_timeout_before_ack_timeout(&self, work: &mut TxContext) -> Option<bool> {
         let inner = match try_lock(&self.inner) {

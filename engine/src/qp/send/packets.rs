@@ -56,25 +56,6 @@ pub(in crate::qp) fn send_data<H: Host>(
     Ok(packet_len)
 }
 
-/// Sends a packet as [`send_data`] does, on another path.
-#[expect(clippy::too_many_arguments, reason = "a packet's parts, and the surroundings")]
-// Apart: mostly there is one path, and no other to be dropped at each end of the loop.
-#[inline(never)]
-pub(super) fn send_data_on_path<H: Host>(
-    config: &QpConfig<H>,
-    attr: &QpAttr,
-    route: &Route<H>,
-    path: u8,
-    io: &mut Io<'_, H>,
-    wqe: &SendWqe,
-    span: Span,
-    psn: Psn,
-    ack_req: bool,
-) -> Result<usize, Unsent> {
-    let other = H::Network::on_path(route, path);
-    send_data(config, attr, &other, io, wqe, span, psn, ack_req)
-}
-
 /// Why a packet was not sent.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) enum Unsent {

@@ -17,7 +17,7 @@ use urxe_wire::{Mtu, Psn};
 use super::ack_timer::AckTimer;
 use super::credit::Credit;
 use super::drain::Drain;
-use super::packets::{Unsent, send_data, send_data_on_path};
+use super::packets::{Unsent, send_data};
 use super::selective::Selective;
 use super::send_queue::SendQueue;
 use super::tail_loss_probe::TailLossProbe;
@@ -293,8 +293,9 @@ impl Reliable {
                         || self.ask
                         || in_flight + 1 >= room
                         || self.unasked + 1 >= (self.congestion.packets() / 4).max(1);
+                    // Mostly there is one path, and no other to be dropped.
                     let sent = if path > 0 {
-                        send_data_on_path(config, attr, route, path, io, wqe, span, psn, ack_req)
+                        send_data(config, attr, &H::Network::on_path(route, path), io, wqe, span, psn, ack_req)
                     } else {
                         send_data(config, attr, route, io, wqe, span, psn, ack_req)
                     };
