@@ -69,6 +69,28 @@ fn a_pingpong_is_watched() -> Result<()> {
     wait_until("the terminal is restored", || is_restored(&terminal))
 }
 
+/// A key is seen whatever else happens at that moment, not with the next key.
+#[test]
+fn keys_beside_new_sizes_are_seen() -> Result<()> {
+    let world = World::bare()?;
+    let mut terminal = top(world.host(), &[])?;
+    terminal.wait_for("the view", |screen| screen.contains("no process of this network uses urxe"))?;
+    terminal.press("/")?;
+    for round in 0..200 {
+        terminal.resize(20 + round % 2, 80)?;
+        let key = char::from(b'a' + (round % 26) as u8);
+        terminal.press(&key.to_string())?;
+        terminal.wait_for("the filter", |screen| screen.contains(&format!("filter: {key}")))?;
+        // Backspace
+        terminal.press("\u{7f}")?;
+        terminal.wait_for("no filter", |screen| !screen.contains(&format!("filter: {key}")))?;
+    }
+    terminal.press("\rq")?;
+    let status = terminal.wait()?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
+
 #[test]
 fn signals_restore_the_terminal() -> Result<()> {
     let world = World::bare()?;

@@ -20,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use crossterm::event::{self, Event as Input};
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event as Input};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::columns::{Column, DEVICES, QPS, RX_BYTES, Row, TX_BYTES};
 use super::sample::{Device, Key, QueuePair, Sample, Samples};
