@@ -79,6 +79,7 @@ pub mod raw_peer;
 pub mod route;
 pub mod rx;
 pub mod tx;
+pub mod udp_sockets;
 
 mod election;
 mod infiniband_gid;
@@ -111,6 +112,7 @@ pub use sys::identity;
 pub use sys::random::{make_predictable, random_u32};
 pub use tx::batch::{CommittedPacket, TxBatch};
 pub use tx::inside::InsideRun;
+pub use udp_sockets::UdpSockets;
 
 /// The shortest packet: a BTH and its ICRC.
 pub(crate) const MIN_PACKET: usize = urxe_wire::Bth::LEN + urxe_wire::ICRC_LEN;

@@ -16,6 +16,7 @@ use crate::shm::{Link, PendingAck, Purpose, is_own_address};
 use crate::sys::RawAddr;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::udp::{DEFAULT_HOP_LIMIT, TxOptions, bind_tx, has_gso, send_multicast_through};
+use crate::udp_sockets::UdpSockets;
 
 /// Destination of a queue pair or address handle, in verbs terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +118,16 @@ impl Route {
     /// `None` by UDP, which does not say.
     pub fn unread(&self, since: Option<u64>) -> Option<u64> {
         self.link()?.unread(since)
+    }
+
+    /// Whether what has been sent by UDP lies in a socket of the peer's process, which has not read it. False for a peer whose sockets
+    /// cannot be seen, as on another host. `sockets` is called where they have to be looked at.
+    pub fn is_unread_in_socket<'a>(&self, sockets: impl FnOnce() -> &'a UdpSockets) -> bool {
+        if self.inside || self.link().is_some() || !is_own_address(self.remote) {
+            return false;
+        }
+        let sockets = sockets();
+        self.others.iter().map(AsRef::as_ref).chain([self]).any(|way| sockets.is_unread(way.local(), self.remote))
     }
 
     /// Leaves the last ACK of a queue pair where its peer's process finds it if this one ends before it has sent the ACK, by

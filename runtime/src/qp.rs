@@ -60,7 +60,7 @@ struct Inner {
     /// Completions that the application sees when the ACK of their messages has left.
     unacknowledged: Vec<Unacknowledged>,
     last_ack: LastAck,
-    unread: UnreadByPeer,
+    unread: Option<UnreadByPeer>,
     /// Sides of direct requests: shown to the peer, and of the peer; `None` on a device without them.
     sides: Option<Box<Sides>>,
     /// The queue pair of this process that got packets last.

@@ -1,10 +1,12 @@
 //! Deadlines of a device, and waking the background thread for them.
 
+use std::cell::OnceCell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use urxe_engine::Instant;
+use urxe_net::UdpSockets;
 use urxe_net::cancellation::CancelGuard;
 
 use super::Device;
@@ -116,16 +118,21 @@ impl Device {
 
     /// The peers of these queue pairs are silent, it seems; but their answers may have come and lie unread, because the program
     /// had no processor, or has much to read. To send all again would make it more. So that is read before. A peer of this host may have
-    /// had no processor either: the requests lie in shared memory, where one sees that.
+    /// had no processor either: the requests lie in shared memory or in its socket, where one sees that.
     //= spec/hosts.md#net-023
     //# What has arrived SHOULD be read before a peer is taken for silent.
     #[cold]
     fn time_out(&self, silent: &[Arc<Qp>], now: Instant) {
         let is_all_read = self.catch_up();
+        let sockets = OnceCell::new();
+        let sockets = || sockets.get_or_init(UdpSockets::read);
         for qp in silent {
             let is_all_read = is_all_read & self.catch_up_inside(qp);
             let waits = match silent_since(qp, now) {
-                Some(at) if is_all_read && !qp.is_unread_by_peer(at) || now.since(at) >= TUNING.unread_most => {
+                Some(at)
+                    if now.since(at) >= TUNING.unread_most
+                        || is_all_read && !qp.is_unread_by_peer(at, now, sockets) =>
+                {
                     self.with_work(|work| qp.handle_timeout(work));
                     false
                 }

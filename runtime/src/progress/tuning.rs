@@ -118,7 +118,7 @@ impl Tuning {
         full_ring_retry: Duration::from_micros(100),
         busy_retry: Duration::from_micros(100),
         busy_looks: 8,
-        unread_retry: Duration::from_millis(4),
+        unread_retry: Duration::from_millis(10),
         unread_most: Duration::from_secs(1),
         exit_retry: Duration::from_micros(10),
         xrc_answer: Duration::from_millis(250),

@@ -1,23 +1,52 @@
 //! Requests that the peer's process has not read yet.
 
 use urxe_engine::Instant;
+use urxe_net::UdpSockets;
 
 use super::{Inner, Qp};
 use crate::lock;
+use crate::progress::tuning::TUNING;
 
-/// ACK timeout, and position in the ring to the peer that its silence counts from.
-pub(super) type UnreadByPeer = Option<(Instant, u64)>;
+/// An answer, for one ACK timeout.
+#[derive(Clone, Copy)]
+pub(super) struct UnreadByPeer {
+    ack_timeout: Instant,
+    /// Position in the ring to the peer that its silence counts from.
+    position: Option<u64>,
+    is_unread: bool,
+    /// The answer holds until then.
+    until: Instant,
+}
 
 impl Qp {
-    /// Whether the peer's process has yet to read what had been sent when this was asked first for an ACK timeout. False for a peer that
-    /// is not reached by shared memory.
+    /// Whether the peer's process has yet to read what had been sent when this was asked first for an ACK timeout, by shared memory; or
+    /// has anything to read, by UDP. False for a peer whose sockets cannot be seen. `sockets` is called where they have to be looked at.
     //= spec/hosts.md#net-024
     //# A peer of this host SHOULD NOT be taken for silent within a second after the ACK timeout while it has not read what it was sent.
-    pub(crate) fn is_unread_by_peer(&self, ack_timeout: Instant) -> bool {
-        let Inner { engine, unread, .. } = &mut *lock(&self.inner);
-        let since = unread.and_then(|(at, position)| (at == ack_timeout).then_some(position));
-        let position = engine.route().and_then(|route| route.unread(since));
-        *unread = position.or(since).map(|position| (ack_timeout, position));
-        position.is_some()
+    pub(crate) fn is_unread_by_peer<'a>(
+        &self,
+        ack_timeout: Instant,
+        now: Instant,
+        sockets: impl FnOnce() -> &'a UdpSockets,
+    ) -> bool {
+        let (route, position) = {
+            let Inner { engine, unread, .. } = &mut *lock(&self.inner);
+            let last = unread.filter(|last| last.ack_timeout == ack_timeout);
+            if let Some(last) = last.filter(|last| now < last.until) {
+                return last.is_unread;
+            }
+            let since = last.and_then(|last| last.position);
+            let position = engine.route().and_then(|route| route.unread(since));
+            let is_unread = position.is_some();
+            let until = now + TUNING.unread_retry;
+            *unread = Some(UnreadByPeer { ack_timeout, position: position.or(since), is_unread, until });
+            (engine.route().cloned(), position)
+        };
+        // Files are read without the lock.
+        let is_unread = position.is_some() || route.is_some_and(|route| route.is_unread_in_socket(sockets));
+        if let Some(last) = &mut lock(&self.inner).unread {
+            last.is_unread = is_unread;
+        }
+        is_unread
     }
 }
