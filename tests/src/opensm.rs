@@ -94,10 +94,12 @@ impl Cable<'_> {
 
     /// Waits until a host's subnet manager is the one with this LID and GUID.
     pub fn wait_for_manager(&self, host: usize, manager: &str) -> Result<()> {
+        let mut said = String::new();
         wait_until(manager, || {
-            let said = self.say(host, &["sminfo"])?;
+            said = self.say(host, &["sminfo"])?;
             Ok(said.contains(manager) && said.contains("SMINFO_MASTER"))
         })
+        .with_context(|| format!("{said}\n{}", std::fs::read_to_string(self.log(0)).unwrap_or_default()))
     }
 }
 
