@@ -143,7 +143,9 @@ impl Qp {
 
     /// Returns the queue pair's counters by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        lock(&self.inner).counters.named().collect()
+        let mut inner = lock(&self.inner);
+        inner.counters.count_out_of_order(self.device.counters());
+        inner.counters.named().collect()
     }
 
     /// Whether its completions go to `cq`.

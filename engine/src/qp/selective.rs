@@ -242,8 +242,9 @@ impl<H: Host> QueuePair<H> {
         self.agreement.tell_by
     }
 
-    /// Has the peer be told of requests that came out of order, if it is time.
-    pub(super) fn tell_in_time(&mut self, now: Instant) {
+    /// Has the peer be told of requests that came out of order, if it is time: a part of [`handle_timeout`](Self::handle_timeout), for who
+    /// puts that off.
+    pub fn tell_in_time(&mut self, now: Instant) {
         if self.agreement.tell_by.is_some_and(|at| at <= now) {
             (self.agreement.owes_ack, self.agreement.tell_by) = (true, None);
         }

@@ -37,6 +37,7 @@ use copies::Request;
 use list::{append, is_for, reversed};
 use urxe_runtime::cq::Cq;
 use urxe_runtime::device::Device;
+use urxe_runtime::fork::Generation;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::qp::Qp;
 use urxe_runtime::sanitizer;
@@ -89,6 +90,11 @@ impl Thread {
             // SAFETY: in this list only.
             let node_ref = unsafe { node.as_mut() };
             queue = mem::replace(&mut node_ref.next, ptr::null_mut());
+            if node_ref.generation != Generation::now() {
+                // The parent of this child of fork(2) does it. What the call holds may be locked for ever, so nothing is dropped.
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
             // Requests of one queue do not overtake one another.
             let waits = is_for(blocked, node_ref.call.queue());
             // One that panics has had its turn.
@@ -118,6 +124,8 @@ struct Node {
     next: *mut Self,
     /// Bytes of the mapping.
     length: usize,
+    /// Process that it was put aside in.
+    generation: Generation,
     call: Call,
 }
 
@@ -149,7 +157,7 @@ impl Node {
         THREAD.with(|thread| {
             thread.count.fetch_add(1, Ordering::Relaxed);
             // SAFETY: the caller's promise.
-            unsafe { at.write(Self { next: ptr::null_mut(), length, call }) };
+            unsafe { at.write(Self { next: ptr::null_mut(), length, generation: Generation::now(), call }) };
             // A handler that interrupts this one leaves the list as longer as it is done, or as it was.
             let mut next = thread.aside.load(Ordering::Relaxed);
             loop {
@@ -328,5 +336,29 @@ mod tests {
         drop(outer);
         assert_eq!(count(), 0);
         assert!(!call_depth::is_interrupted());
+    }
+
+    #[test]
+    fn a_child_does_not_do_what_its_parent_has_put_aside() {
+        let _alone = ONE_AT_A_TIME.lock();
+        call_depth::set_catch_up(catch_up);
+        urxe_runtime::fork::notice();
+        let port = PortEvents::new();
+        call_depth::inside(|_| {
+            call_depth::inside(|_| put_aside());
+            // SAFETY: the child looks at memory of its own and ends.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    catch_up();
+                    libc::_exit(i32::from(port.has_failed()) + 2 * i32::from(count() != 0));
+                }
+                let mut status = -1;
+                assert_eq!((libc::waitpid(child, &raw mut status, 0), status), (child, 0));
+            }
+            assert!(!port.has_failed());
+        });
+        assert!(port.has_failed());
+        assert_eq!(count(), 0);
     }
 }

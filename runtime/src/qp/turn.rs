@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use urxe_engine::{Clock as _, Io, Memory as _, Progress, QueuePair};
 
 use super::{Inner, Qp};
-use crate::clock::LazyInstant;
+use crate::clock::{LazyInstant, is_virtual};
 use crate::counters::Traffic;
 use crate::host::{DeviceHost, TxContext};
 use crate::progress::delayed_ack::AckMode;
@@ -60,7 +60,10 @@ impl Qp {
     /// After some such looks in a row the other thread is waited for.
     pub(crate) fn try_timeout_before_ack_timeout(&self, work: &mut TxContext) -> Option<bool> {
         let inner = match try_lock(&self.inner) {
-            None if self.busy_looks.fetch_add(1, Ordering::Relaxed) < TUNING.busy_looks => return None,
+            // Virtual time does not pass while a thread is at work.
+            None if !is_virtual() && self.busy_looks.fetch_add(1, Ordering::Relaxed) < TUNING.busy_looks => {
+                return None;
+            }
             None => lock(&self.inner),
             Some(inner) => inner,
         };
@@ -71,7 +74,9 @@ impl Qp {
     fn timeout_of(&self, inner: MutexGuard<'_, Inner>, work: &mut TxContext) -> bool {
         self.turn_of(inner, work, Act::Aside, &LazyInstant::default(), |engine, io| {
             let is_over = engine.ack_deadline().is_some_and(|at| at <= io.clock.now());
-            if !is_over {
+            if is_over {
+                engine.tell_in_time(io.clock.now());
+            } else {
                 engine.handle_timeout(io);
             }
             is_over
