@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_the_connected_socket_is_unread() {
+    fn a_connected_socket_with_datagrams_is_unread() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let [receiver, sender, other] = [(); 3].map(|()| Socket::bind(address).unwrap());
             let (from, to) = (sender.local_addr().unwrap(), receiver.local_addr().unwrap());
