@@ -35,8 +35,16 @@ fn opensm_manages_the_subnet() -> Result<()> {
         cable.check_log(0)?;
         kill(opensm)?;
         cable.wait_for_manager(1, BUILT_IN)?;
-        let opensm = cable.opensm(0, &NO_SWEEPS)?;
-        cable.wait_for_manager(1, FIRST)?;
+        // The sweeps of the first one are in the same log.
+        let sweeps = || std::fs::read_to_string(cable.log(0)).map(|log| log.matches("SUBNET UP").count());
+        let before = sweeps()?;
+        let mut opensm = cable.opensm(0, &NO_SWEEPS)?;
+        wait_until("SUBNET UP, again", || {
+            ensure!(opensm.is_running()?, "{}\n{}", opensm.stdout_so_far(), opensm.stderr_so_far());
+            Ok(sweeps()? > before)
+        })
+        .with_context(|| std::fs::read_to_string(cable.log(0)).unwrap_or_default())?;
+        cable.wait_for_manager(1, FIRST).with_context(|| server.stderr_so_far())?;
         kill(opensm)?;
         kill(server)
     })

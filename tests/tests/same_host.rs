@@ -124,8 +124,9 @@ fn stop_a_peer_for_longer_than_all_retries(way: &str) -> Result<()> {
     server.signal(libc::SIGSTOP)?;
     // Four times what the client would wait for a peer that reads.
     thread::sleep(Duration::from_secs(2));
-    let most = devices(host)?.iter().map(|device| sent(&device["counters"])).max().unwrap_or_default();
+    // Before anything is asked: who asks a stopped process waits for it.
     server.signal(libc::SIGCONT)?;
+    let most = devices(host)?.iter().map(|device| sent(&device["counters"])).max().unwrap_or_default();
     for of in counters(host, most + 1000)? {
         ensure!(of["retry_exceeded_err"] == 0, "{of}");
         // By UDP, requests are sent again as probes.
