@@ -25,6 +25,17 @@ impl Fabric<'_> {
         Ok(ask_again(|| self.try_run(host, words))?.success()?.stdout)
     }
 
+    /// Waits until a program of the first host says all of this: one that has just begun may not have heard of every host.
+    fn shows(&self, command: &str, wanted: &[&str]) -> Result<()> {
+        let words: Vec<&str> = command.split(' ').collect();
+        let mut said = String::new();
+        wait_until(command, || {
+            said = self.run(0, &words)?;
+            Ok(has(&said, wanted).is_ok())
+        })
+        .with_context(|| format!("{wanted:?} in {said}"))
+    }
+
     fn spawn(&self, host: usize, words: &[&str]) -> Result<Process> {
         let host = self.hosts[host];
         host.start(self.launcher.command_on(host, &INFINIBAND, words)?)
@@ -96,12 +107,8 @@ fn diagnose(fabric: &Fabric<'_>, lid: &str, guid: &str) -> Result<()> {
         known.replace("{guid}", guid).replace("{digits}", digits)
     };
     for (command, wanted) in DIAGNOSTICS {
-        let command = fill(command);
-        let said = fabric.run(0, &command.split(' ').collect::<Vec<_>>())?;
-        for wanted in *wanted {
-            let wanted = fill(wanted);
-            ensure!(said.contains(&wanted), "{command}: no {wanted:?} in {said}");
-        }
+        let wanted: Vec<String> = wanted.iter().copied().map(fill).collect();
+        fabric.shows(&fill(command), &wanted.iter().map(String::as_str).collect::<Vec<_>>())?;
     }
     for (command, wanted) in REFUSED_DIAGNOSTICS {
         let command = fill(command);
@@ -118,11 +125,11 @@ fn diagnostics_of_two_hosts() -> Result<()> {
         diagnose(fabric, "2", GUIDS[1])?;
         let server = fabric.server("ibping", 1, "2")?;
         let run = |words: &str| fabric.run(0, &words.split(' ').collect::<Vec<_>>());
-        has(&run("ibhosts")?, &GUIDS)?;
-        has(&run("saquery NR")?, &GUIDS)?;
+        fabric.shows("ibhosts", &GUIDS)?;
+        fabric.shows("saquery NR", &GUIDS)?;
         let links = run("iblinkinfo -l")?;
         ensure!(links.lines().filter(|line| line.contains("Active/  LinkUp")).count() >= 2, "{links}");
-        has(&run("ibtracert 1 2")?, &["[1] -> switch port", "[2] -> ca port {0x02005efe0a4d0002}"])?;
+        fabric.shows("ibtracert 1 2", &["[1] -> switch port", "[2] -> ca port {0x02005efe0a4d0002}"])?;
         end(server)
     })
 }
