@@ -15,11 +15,16 @@ fn name(netdev: &str) -> io::Result<SocketAddr> {
 }
 
 /// Whether a program of the host is the subnet manager of the port on this interface.
-#[must_use]
-pub fn is_open(netdev: &str) -> bool {
+///
+/// # Errors
+/// Any refusal of the system: nobody knows then.
+pub fn is_open(netdev: &str) -> io::Result<bool> {
     let _guard = CancelGuard::new();
-    let (Ok(name), Ok(socket)) = (name(netdev), UnixDatagram::unbound()) else { return false };
-    socket.connect_addr(&name).is_ok()
+    match UnixDatagram::unbound()?.connect_addr(&name(netdev)?) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes this program the subnet manager of the port on this interface, for as long as it has the socket.
@@ -37,12 +42,12 @@ mod tests {
     #[test]
     fn one_program_manages_a_port() {
         let netdev = format!("test{}", std::process::id());
-        assert!(!is_open(&netdev));
+        assert!(!is_open(&netdev).unwrap());
         let manager = claim(&netdev).unwrap();
-        assert!(is_open(&netdev));
+        assert!(is_open(&netdev).unwrap());
         assert_eq!(claim(&netdev).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        assert!(is_open(&format!("{netdev}+eth1")), "the device is on several interfaces");
+        assert!(is_open(&format!("{netdev}+eth1")).unwrap(), "the device is on several interfaces");
         drop(manager);
-        assert!(!is_open(&netdev));
+        assert!(!is_open(&netdev).unwrap());
     }
 }

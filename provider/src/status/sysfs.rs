@@ -90,7 +90,7 @@ fn of_subnet(path: &str) -> Option<String> {
         }
         "cap_mask" => {
             let mask = PortAttributes::of(LinkLayer::Infiniband).capability_mask;
-            let is_sm = if issm::is_open(&netdev) { IS_SM } else { 0 };
+            let is_sm = if issm::is_open(&netdev).unwrap_or(false) { IS_SM } else { 0 };
             Some(format!("{:#010x}\n", mask | is_sm))
         }
         _ => None,

@@ -172,7 +172,10 @@ impl<C: Clone> Fabric<C> {
         if !self.subnet.is_owner() {
             self.sm_watch = SmWatch::default();
         } else if self.sm_watch.take(now) {
-            self.subnet.set_sm(now, issm::is_open(self.interface.name()));
+            // Where the system does not say, what was known holds.
+            if let Ok(is_sm) = issm::is_open(self.interface.name()) {
+                self.subnet.set_sm(now, is_sm);
+            }
         }
     }
 
