@@ -182,6 +182,8 @@ of_threads! {
     TWO_THREADS = "WRITE 8 B, 2 threads";
     EIGHT_THREADS = "WRITE 8 B, 8 threads";
     TWO_PROCESSES = "WRITE 8 B, 2 processes";
+    TWO_SHARDS = "WRITE 8 B, 2 threads, a shard each";
+    EIGHT_SHARDS = "WRITE 8 B, 8 threads, a shard each";
     SHM_THREAD = "WRITE 8 B, 1 thread, shared memory";
     SHM_TWO_THREADS = "WRITE 8 B, 2 threads, shared memory";
     SHM_EIGHT_THREADS = "WRITE 8 B, 8 threads, shared memory";
@@ -258,6 +260,10 @@ const fn own(args: &'static str) -> Program {
 
 const fn own_through_memory(args: &'static str) -> Program {
     Program::Own { program: "own-verbs", args, variable: Some(SHARED_MEMORY) }
+}
+
+const fn own_sharded(args: &'static str, shards: &'static str) -> Program {
+    Program::Own { program: "own-verbs", args, variable: Some(("URXE_SHARDS", shards)) }
 }
 
 const fn own_direct(args: &'static str) -> Program {
@@ -349,7 +355,9 @@ pub const PROBES: &[Probe] = &[
     Probe { program: own("threads 1"), figures: &THREAD },
     Probe { program: own("threads 2"), figures: &TWO_THREADS },
     Probe { program: own("processes 2"), figures: &TWO_PROCESSES },
+    Probe { program: own_sharded("threads 2", "2"), figures: &TWO_SHARDS },
     Probe { program: own("threads 8"), figures: &EIGHT_THREADS },
+    Probe { program: own_sharded("threads 8", "8"), figures: &EIGHT_SHARDS },
     Probe { program: own_through_memory("threads 1"), figures: &SHM_THREAD },
     Probe { program: own_through_memory("threads 2"), figures: &SHM_TWO_THREADS },
     Probe { program: own_through_memory("processes 2"), figures: &SHM_TWO_PROCESSES },
@@ -410,6 +418,8 @@ pub const COMPARISONS: &[Comparison] = &[
     at_least(MANY_QPS, ONE_QP, None, Some(0.8)),
     at_least(TWO_THREADS[0], TWO_PROCESSES[0], None, Some(0.95)),
     at_least(EIGHT_THREADS[0], THREAD[0], None, Some(1.0)),
+    at_least(TWO_SHARDS[0], TWO_PROCESSES[0], None, Some(0.95)),
+    at_least(EIGHT_SHARDS[0], THREAD[0], None, Some(1.0)),
     at_least(SHM_TWO_THREADS[0], SHM_TWO_PROCESSES[0], None, Some(0.95)),
     at_least(SHM_EIGHT_THREADS[0], SHM_THREAD[0], None, Some(1.0)),
     at_most(SHM_EIGHT_THREADS[1], SHM_THREAD[1], None, None),

@@ -35,6 +35,8 @@ const ACCEPTED: usize = 64;
 pub(crate) enum Role {
     /// Candidate: lost a race, will try again.
     Candidate,
+    /// No part in the election: another port of this process has it.
+    Bystander,
     /// Follower of another process of this user, the port owner.
     Follower {
         /// Hangs up when that process goes.
@@ -123,7 +125,7 @@ impl Role {
     /// The connection to who has the wills of this process: the owner, or if it is this, the first of its followers.
     pub(crate) fn successor(&self) -> Option<&Fd> {
         match self {
-            Self::Candidate | Self::Guest { .. } => None,
+            Self::Candidate | Self::Bystander | Self::Guest { .. } => None,
             Self::Follower { owner } => Some(owner),
             Self::Leader { followers, .. } => followers.first(),
         }
@@ -132,7 +134,7 @@ impl Role {
     /// The connections to neighbours.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = RawFd> {
         let (owner, followers) = match self {
-            Self::Candidate | Self::Guest { .. } => (None, &[][..]),
+            Self::Candidate | Self::Bystander | Self::Guest { .. } => (None, &[][..]),
             Self::Follower { owner } => (Some(owner), &[][..]),
             Self::Leader { followers, .. } => (None, followers.as_slice()),
         };

@@ -295,7 +295,8 @@ impl Interface {
     }
 
     /// Whether packets may come from this GID: a row of the table, or of InfiniBand an own address.
-    pub(crate) fn has_gid(&self, gid: &Gid) -> bool {
+    #[must_use]
+    pub fn has_gid(&self, gid: &Gid) -> bool {
         let is_own = || self.addresses.iter().any(|own| Gid::from(own.ip()) == *gid);
         self.gid_index(gid).is_some() || self.link_layer.is_infiniband() && is_own()
     }

@@ -27,6 +27,22 @@ impl Port {
         Self::open_with(interface, true)
     }
 
+    /// Opens another port of this process at the same interface, as another process would: with queue pair numbers, sockets and rings of
+    /// its own, but without a part in elections. What comes for its queue pairs to the port's owner is forwarded to it. All of so many
+    /// shards may take as many descriptors as the port.
+    ///
+    /// # Errors
+    /// Any refusal of the system.
+    pub fn open_shard(&self, of: usize) -> Result<(Self, Receiver), PortError> {
+        let interface = self.interface().reread()?;
+        let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
+        let limit = descriptor_share().div_ceil(of.max(1));
+        let mut receiver = Receiver::open_shard(&fds, interface.addresses(), self.shares_memory, limit)?;
+        let shard = Self::new(&fds, interface, limit, self.shares_memory)?;
+        receiver.follow(&shard);
+        Ok((shard, receiver))
+    }
+
     fn open_with(interface: Interface, shared: bool) -> Result<(Self, Receiver), PortError> {
         // Asked here, for later: the program may forbid itself to open files.
         sealed_file::are_commits_limited();

@@ -57,7 +57,7 @@ pub struct Port {
     /// Addresses whose port this process owns.
     owned: RwLock<Vec<IpAddr>>,
     receive_buffer: usize,
-    shares_memory: bool,
+    pub(crate) shares_memory: bool,
     /// Last ACKs that processes of this host left when they ended.
     left_acks: Mutex<Vec<PendingAck>>,
     has_left_acks: AtomicBool,

@@ -11,7 +11,7 @@ use crate::auto::{self, AUTO};
 use crate::{
     Congestion, DEFAULT_NETDEV_VARIABLE, DETERMINISTIC, DEVICE_NAME, GID, GID_LAYOUT, LID, LINK_LAYER, LOOPBACK,
     Loopback, MAX_DEVICES, MTU, Mistake, NETDEV, Opt, PATHS, PERSONALITY, Personality, RAW, RawFrames,
-    SELECTIVE_REPEAT, TOPOLOGY,
+    SELECTIVE_REPEAT, SHARDS, TOPOLOGY,
 };
 
 /// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
@@ -62,7 +62,12 @@ pub struct Choices {
     pub selective_repeat: bool,
     /// UDP source ports over which selective repeat spreads packets.
     pub paths: u8,
+    /// Completion queues whose queue pairs have sockets of their own.
+    pub shards: u8,
 }
+
+/// Most shards of a device.
+const MOST_SHARDS: u8 = 16;
 
 impl Choices {
     /// Parses the variables, each by its name; `None` and empty is "not set".
@@ -90,6 +95,7 @@ impl Choices {
             deterministic: value(DETERMINISTIC).map(|text| seed(&text)).transpose()?,
             selective_repeat,
             paths: value(PATHS).map_or(Ok(1), |text| paths(text.trim(), selective_repeat))?,
+            shards: value(SHARDS).map_or(Ok(1), |text| shards(text.trim()))?,
         })
     }
 
@@ -118,6 +124,7 @@ impl Default for Choices {
             deterministic: None,
             selective_repeat: false,
             paths: 1,
+            shards: 1,
         }
     }
 }
@@ -132,6 +139,11 @@ fn paths(text: &str, selective_repeat: bool) -> Result<u8, Mistake> {
         Ok(count @ 1..=MOST_PATHS) => Ok(count),
         _ => Err(Mistake::new(PATHS, text, format!("1 to {MOST_PATHS}"))),
     }
+}
+
+fn shards(text: &str) -> Result<u8, Mistake> {
+    let known = text.parse().ok().filter(|count| (1..=MOST_SHARDS).contains(count));
+    known.ok_or_else(|| Mistake::new(SHARDS, text, format!("1 to {MOST_SHARDS}")))
 }
 
 fn default_name(personality: Personality, index: usize) -> String {
@@ -322,6 +334,8 @@ mod tests {
             ("URXE_PATHS", "4", "--selective-repeat 1"),
             ("URXE_PATHS", "0", "1 to 16"),
             ("URXE_PATHS", "17", "1 to 16"),
+            ("URXE_SHARDS", "0", "1 to 16"),
+            ("URXE_SHARDS", "many", "1 to 16"),
             ("URXE_LOOPBACK", "tcp", "`udp` and `shm`"),
             ("URXE_RAW", "dpdk", "`packet` and `xdp`"),
             ("URXE_TOPOLOGY", "dgx.xml", "`--personality pci`"),

@@ -206,6 +206,14 @@ pub const PATHS: Opt = Opt {
     help: "With --selective-repeat 1, RC spreads its packets over so many UDP source ports, up to 16, and leaves one that loses far more than the others [default: 1]",
 };
 
+/// Shards of a device.
+pub const SHARDS: Opt = Opt {
+    name: "shards",
+    variable: "URXE_SHARDS",
+    value: "N",
+    help: "RC and UC queue pairs of so many completion queues, up to 16, have sockets, rings and a thread of their own, for programs with a thread for each queue [default: 1]",
+};
+
 /// A file for every packet.
 pub const PCAP: Opt = Opt {
     name: "pcap",
@@ -289,6 +297,7 @@ pub const ALL: &[Opt] = &[
     CC_PARAMS,
     SELECTIVE_REPEAT,
     PATHS,
+    SHARDS,
     PCAP,
     PCAP_SNAPLEN,
     PCAP_ROTATE,

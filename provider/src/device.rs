@@ -128,6 +128,11 @@ pub(crate) fn selective_repeat() -> Option<SelectiveRepeat> {
     Some(SelectiveRepeat { memory: Arc::clone(&KEPT), paths: choices.paths })
 }
 
+/// Number of shards of a device, itself included.
+pub(crate) fn shards() -> usize {
+    choices().map_or(1, |choices| choices.shards.into())
+}
+
 /// The speed of an interface in Mbit/s; 0 if its driver does not say.
 fn speed(netdev: &str) -> u32 {
     let text = std::fs::read_to_string(format!("/sys/class/net/{netdev}/speed")).unwrap_or_default();

@@ -69,7 +69,7 @@ impl Receiver {
                 let free = self.addresses.iter().position(Option::is_none);
                 let index = free.unwrap_or_else(|| {
                     self.addresses.push(None);
-                    self.roles.push(Role::Candidate);
+                    self.roles.push(self.vacancy());
                     self.roles.len() - 1
                 });
                 self.addresses[index] = Some(*address);
@@ -163,11 +163,17 @@ impl Receiver {
 
     pub(super) fn vacate(&mut self, index: usize, port: &Port) {
         self.dismiss_successor(index, port);
+        let vacancy = self.vacancy();
         if let Some(role) = self.roles.get_mut(index) {
             role.neighbours().for_each(|fd| self.last_wills.forget(fd));
-            *role = Role::Candidate;
+            *role = vacancy;
         }
         self.note_owned(port);
+    }
+
+    /// Role at an address before an election there.
+    const fn vacancy(&self) -> Role {
+        if self.takes_part { Role::Candidate } else { Role::Bystander }
     }
 
     /// Says which addresses this process owns.
@@ -238,7 +244,7 @@ impl Receiver {
 
 pub(super) fn watch_role(fds: &FdSet, index: usize, role: &Role) -> std::io::Result<()> {
     match role {
-        Role::Candidate | Role::Guest { liveness: None, .. } => Ok(()),
+        Role::Candidate | Role::Bystander | Role::Guest { liveness: None, .. } => Ok(()),
         Role::Follower { owner } | Role::Guest { liveness: Some(owner), .. } => {
             fds.watch(owner.as_raw_fd(), EpollKey::LeaderLink(index).pack())
         }

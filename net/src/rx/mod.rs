@@ -75,6 +75,8 @@ pub struct Receiver {
     addresses: Vec<Option<SocketAddr>>,
     /// By index of the local address.
     roles: Vec<Role>,
+    /// Stands for election: the port is not a shard.
+    takes_part: bool,
     /// Tells of changes, where the system lets it.
     watch: Option<RtnetlinkSocket>,
     /// Time until the interface, which could not be read, is read again.
@@ -133,19 +135,40 @@ pub(crate) struct Meta {
 
 impl Receiver {
     pub(crate) fn open(fds: &Arc<FdSet>, addresses: &[SocketAddr], shared: bool) -> Result<Self, PortError> {
+        let mut receiver = Self::open_shard(fds, addresses, shared, descriptor_share())?;
+        receiver.takes_part = true;
+        for (index, address) in addresses.iter().enumerate() {
+            let role = Role::elect_patiently(fds, *address)?;
+            watch_role(fds, index, &role).map_err(|e| PortError::os("watch a socket", e))?;
+            if role.is_to_be_retried() {
+                receiver.deadlines.set(Task::RetryElection, TROUBLE);
+            }
+            receiver.roles[index] = role;
+        }
+        Ok(receiver)
+    }
+
+    /// Opens the receive side of a port that takes no part in elections, and so many descriptors of each kind.
+    pub(crate) fn open_shard(
+        fds: &Arc<FdSet>,
+        addresses: &[SocketAddr],
+        shared: bool,
+        limit: usize,
+    ) -> Result<Self, PortError> {
         let deadlines = Deadlines::open(fds).map_err(|e| PortError::os("create a timer", e))?;
-        let mut receiver = Self {
+        Ok(Self {
             fds: Arc::clone(fds),
             addresses: addresses.iter().copied().map(Some).collect(),
-            roles: Vec::with_capacity(addresses.len()),
+            roles: addresses.iter().map(|_| Role::Bystander).collect(),
+            takes_part: false,
             watch: RtnetlinkSocket::open(fds).ok(),
             reread: Backoff::new(),
-            flows: FlowTable::new(descriptor_share()),
+            flows: FlowTable::new(limit),
             peers: PeerCache::new(),
             forwarder: Forwarder::new(),
             pending: PendingRequests::default(),
             last_wills: LastWillStore::default(),
-            inbox: Inbox::new(descriptor_share(), Purpose::of(shared)),
+            inbox: Inbox::new(limit, Purpose::of(shared)),
             deadlines,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             hot: [None; 2],
@@ -158,16 +181,7 @@ impl Receiver {
             backlog: 0,
             reported: Reported::Nothing,
             is_done: false,
-        };
-        for (index, address) in addresses.iter().enumerate() {
-            let role = Role::elect_patiently(fds, *address)?;
-            watch_role(fds, index, &role).map_err(|e| PortError::os("watch a socket", e))?;
-            if role.is_to_be_retried() {
-                receiver.deadlines.set(Task::RetryElection, TROUBLE);
-            }
-            receiver.roles.push(role);
-        }
-        Ok(receiver)
+        })
     }
 
     /// Maps the shared files of other processes' devices from now on ([`Port::find_shown`]).

@@ -4,8 +4,8 @@
 //! device that has these counters. `CountedOps` says why incoming READs are not.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use urxe_engine::{AttachError, CountedOps};
 use urxe_explain::Verb;
@@ -21,6 +21,7 @@ use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::quota::Counted;
 use urxe_runtime::counter::{CompletionCounter, Count};
+use urxe_runtime::device::Device;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
@@ -32,7 +33,16 @@ struct CompCntrObject {
     counter: Arc<CompletionCounter>,
     completions_read: LastRead,
     errors_read: LastRead,
+    /// Device of the first queue pair that it is attached to.
+    device: OnceLock<Arc<Device>>,
     _counted: Counted,
+}
+
+impl CompCntrObject {
+    /// Device whose progress changes it.
+    fn device<'a>(&'a self, context: &'a Context) -> &'a Device {
+        self.device.get().unwrap_or_else(|| context.device())
+    }
 }
 
 /// The value that the application has read last.
@@ -42,10 +52,10 @@ struct LastRead(AtomicU64);
 impl LastRead {
     /// Reading the same value again may be waiting for another: makes progress in its thread, as polling a queue does, unless
     /// a signal handler reads that interrupts another call.
-    fn read(&self, context: &Context, count: &Count, is_nested: bool) -> u64 {
+    fn read(&self, device: &Device, count: &Count, is_nested: bool) -> u64 {
         let mut value = count.read();
         if self.0.load(Ordering::Relaxed) == value && !is_nested {
-            context.device().polled(false);
+            device.polled(false);
             value = count.read();
         }
         self.0.store(value, Ordering::Relaxed);
@@ -104,6 +114,7 @@ pub(super) unsafe extern "C" fn create_comp_cntr(
             counter: Arc::default(),
             completions_read: LastRead::default(),
             errors_read: LastRead::default(),
+            device: OnceLock::new(),
             _counted: device.quotas().comp_cntr.take()?,
         };
         Ok(Box::into_raw(Box::new(object)).cast())
@@ -151,7 +162,9 @@ pub(super) unsafe extern "C" fn qp_attach_comp_cntr(
         queue_pair.qp.attach_counter(ops, Arc::clone(&object.counter)).map_err(|error| match error {
             AttachError::State(_) => EINVAL,
             AttachError::Overlap => Errno(libc::EBUSY),
-        })
+        })?;
+        object.device.get_or_init(|| Arc::clone(queue_pair.qp.device()));
+        Ok(())
     })
 }
 
@@ -191,7 +204,7 @@ pub(super) unsafe extern "C" fn read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, va
     // SAFETY: the caller's counter, and room for its value.
     fast_verb(Verb::ReadCompCntr, |is_nested| unsafe {
         with(comp_cntr, |context, object| {
-            value.write(object.completions_read.read(context, &object.counter.completions, is_nested));
+            value.write(object.completions_read.read(object.device(context), &object.counter.completions, is_nested));
         })
     })
 }
@@ -200,7 +213,7 @@ pub(super) unsafe extern "C" fn read_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr
     // SAFETY: the caller's counter, and room for its value.
     fast_verb(Verb::ReadErrCompCntr, |is_nested| unsafe {
         with(comp_cntr, |context, object| {
-            value.write(object.errors_read.read(context, &object.counter.errors, is_nested));
+            value.write(object.errors_read.read(object.device(context), &object.counter.errors, is_nested));
         })
     })
 }

@@ -12,6 +12,7 @@ use urxe_ffi::verbs as v;
 use urxe_wire::grh;
 
 use super::context::shared;
+use super::cq_home::CqHome;
 use super::poll_session_lock::PollSessionLock;
 use super::users::Users;
 use super::vendor_error::vendor_error;
@@ -34,6 +35,7 @@ pub(super) struct CqObject {
     /// Count of queue pairs and XRC SRQs that complete here.
     pub(super) users: Users,
     pub(super) poll: Poll,
+    pub(super) home: CqHome,
     /// The parent domain it was made with, kept from being freed.
     parent_domain: Option<Arc<ProtectionDomain>>,
     _counted: Counted,
@@ -120,7 +122,8 @@ pub(super) unsafe fn create(
             Some(vec![("cqn", cqn.into()), ("cqe", cqe), ("users", users), ("ctxn", ctxn.into())])
         }
     });
-    let object = CqObject { ibv, cq: Arc::clone(&cq), users, poll, parent_domain, _counted: counted };
+    let object =
+        CqObject { ibv, cq: Arc::clone(&cq), users, poll, home: CqHome::default(), parent_domain, _counted: counted };
     let object = Box::into_raw(Box::new(object));
     cq.set_handle(object as u64);
     Ok(object.cast())
@@ -226,7 +229,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
                 "make the CQ as large as all queues that complete there together",
             ));
         }
-        context.device().polled(object.cq.is_armed());
+        object.home.polled(context, object.cq.is_armed());
         Ok(object.cq.poll(most, &mut each))
     });
     if let Ok(count @ 1..) = usize::try_from(count) {
@@ -242,10 +245,10 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
         if is_nested {
-            return reentrant::req_notify(context.device(), &object.cq, solicited_only != 0);
+            return reentrant::req_notify(object.home.device(context), &object.cq, solicited_only != 0);
         }
         object.cq.arm(solicited_only != 0);
-        context.device().stopped_polling();
+        object.home.stopped_polling(context);
         Ok(())
     })
 }

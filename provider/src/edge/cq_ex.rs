@@ -134,7 +134,7 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
         // SAFETY: the session lock is held, or the application promised to use one thread.
         let mut result = unsafe { advance(cq, object, is_nested) };
         if result == Err(Errno(libc::ENOENT)) && !is_nested {
-            context.device().polled(object.cq.is_armed());
+            object.home.polled(context, object.cq.is_armed());
             // SAFETY: as above.
             result = unsafe { advance(cq, object, is_nested) };
         }

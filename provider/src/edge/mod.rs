@@ -12,6 +12,7 @@ mod comp_cntr;
 pub(crate) mod context;
 pub(crate) mod cq;
 mod cq_ex;
+mod cq_home;
 mod dm;
 mod dmabuf;
 mod dmah;

@@ -9,6 +9,7 @@ use urxe_ffi::driver::objects::verbs_srq;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
+use super::cq_home::CqHome;
 use super::users::{Use, Users};
 use super::work_requests::recv_shared;
 use super::{cq, fast_verb, int_verb, mr, ptr_verb, reentrant, wait, xrcd};
@@ -122,6 +123,7 @@ unsafe fn create(
     let xrc = xrc.map(|(xrcd, cq)| unsafe { (xrcd::object(xrcd), cq::object(cq), xrcd, cq) });
     let delivery = match xrc {
         Some((xrcd, cq, ..)) => {
+            CqHome::choose_device(context, &[&cq.home]);
             let number = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
             Some(Xrc { domain: xrcd.xrcd.id(), number, cq: Arc::clone(&cq.cq) })
         }

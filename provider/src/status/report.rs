@@ -16,7 +16,7 @@ pub(super) fn report(name: &str, device: &Device, quotas: &Quotas) -> String {
     let addresses: Vec<String> =
         interface.addresses().iter().map(|address| quoted(&address.ip().to_string())).collect();
     let (regions, bytes) = device.regions().totals();
-    let mut qps = device.queue_pairs();
+    let mut qps = device.all_queue_pairs();
     qps.sort_by_key(|qp| qp.qpn().get());
     let qps: Vec<String> = qps.iter().map(|qp| queue_pair(qp)).collect();
     let counters: Vec<String> =

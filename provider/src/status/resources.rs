@@ -50,7 +50,7 @@ pub(super) fn object(members: &[(&str, impl Display)]) -> String {
 }
 
 fn queue_pairs(device: &Device) -> Vec<Object> {
-    let mut qps = device.queue_pairs();
+    let mut qps = device.all_queue_pairs();
     qps.sort_by_key(|qp| qp.qpn().get());
     qps.iter().map(|qp| queue_pair(qp)).collect()
 }

@@ -11,6 +11,7 @@ use super::address_vector::AddressVector;
 use super::context::Context;
 use super::{diagnostics, lid};
 use crate::kernel::Errno;
+use urxe_runtime::device::Device;
 use urxe_runtime::lock;
 
 /// Refuses address vectors on an interface that is down, as the kernel does, which has nowhere to ask for the peer's MAC address. InfiniBand asks
@@ -26,7 +27,7 @@ pub(crate) fn check_link(context: &Context) -> Result<(), Errno> {
     Err(diagnostics::link_is_down(interface.name()))
 }
 
-/// The way to a queue pair of the peer, from up to `paths` source ports. On one that `stays_inside`, packets for a queue
+/// The way from a device to a queue pair of the peer, from up to `paths` source ports. On one that `stays_inside`, packets for a queue
 /// pair of this process stay there.
 ///
 /// # Errors
@@ -34,6 +35,7 @@ pub(crate) fn check_link(context: &Context) -> Result<(), Errno> {
 /// row of the GID table, as the kernel's `rdma_get_gid_attr`; else the error of the system call.
 pub(crate) fn route(
     context: &Context,
+    device: &Device,
     av: &AddressVector,
     dest_qpn: u32,
     stays_inside: bool,
@@ -57,7 +59,11 @@ pub(crate) fn route(
         tclass: av.traffic_class,
         hop_limit: av.hop_limit,
     };
-    let net = context.device().net();
+    let net = device.net();
+    if device.is_shard() && !net.interface().has_gid(&local) {
+        // It follows the interface by itself, and may not have looked yet.
+        device.look();
+    }
     let route = if stays_inside { net.route_inside(&to) } else { net.route(&to) };
     let route = route.map(|route| net.spread(route, &to, paths));
     route.map_err(|error| diagnostics::no_route(&error, (av.sgid_index, local), av.dgid))
@@ -117,7 +123,7 @@ impl AddressHandle {
     pub(crate) fn new(context: &Context, to: AddressVector) -> Result<Self, Errno> {
         // The label's source port is for whom the first datagram goes to.
         check_link(context)?;
-        route(context, &AddressVector { flow_label: 0, ..to }, Qpn::default().get(), false, 1)?;
+        route(context, context.device(), &AddressVector { flow_label: 0, ..to }, Qpn::default().get(), false, 1)?;
         let is_lid_routed = !to.is_global && context.interface().link_layer().is_infiniband();
         Ok(Self { to, is_lid_routed, routes: Mutex::new(Routes::new()) })
     }
@@ -137,7 +143,7 @@ impl AddressHandle {
         if let Some(route) = routes.get(block) {
             return Ok(route);
         }
-        let route = route(context, &self.to, qpn.get(), false, 1)?;
+        let route = route(context, context.device(), &self.to, qpn.get(), false, 1)?;
         routes.add(block, Arc::clone(&route));
         Ok(route)
     }

@@ -92,6 +92,11 @@ impl Context {
         &self.shared.device
     }
 
+    /// Device for the queue pairs of another completion queue, where it is a shard.
+    pub(crate) fn next_shard(&self) -> Option<Arc<Device>> {
+        self.shared.next_shard()
+    }
+
     /// Congestion control of queue pairs.
     pub(crate) fn congestion(&self) -> CongestionSettings {
         self.shared.congestion

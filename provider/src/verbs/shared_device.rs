@@ -22,6 +22,7 @@ use crate::kernel::Errno;
 use crate::mad::Mads;
 use crate::status::final_counters;
 use crate::verbs::quota::Quotas;
+use crate::verbs::shards::Shards;
 use crate::verbs::xrcd::XrcDomains;
 
 /// A device and its thread; its contexts in one process share it.
@@ -30,6 +31,7 @@ pub(crate) struct SharedDevice {
     generation: Generation,
     pub(super) device: Arc<Device>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    shards: Shards,
     /// Without it nobody can ask how the device is.
     status: Option<crate::status::Server>,
     pub(super) xrc_domains: XrcDomains,
@@ -46,13 +48,17 @@ impl Drop for SharedDevice {
             // In a child: the thread is not here, and the device's locks may be held for ever. Nor may its handle be
             // dropped, which would detach a thread of the child's own that has got the same stack.
             std::mem::forget(self.thread.get_mut().map(Option::take));
+            self.shards.forget();
             return;
         }
+        self.shards.close();
         let is_lost = self.device.has_lost_descriptors();
         urxe_runtime::xrc::close(&self.device);
         if let Some(observer) = urxe_diag::of(&self.device) {
             observer.check_leftovers(&self.device);
         }
+        // Nobody is to count it twice. First, as who answers last may take a while, and others on the address wait for what comes here.
+        drop(self.status.take());
         let hears = self.device.request_stop();
         // A thread that panicked has nothing left to end. One that cannot be woken sleeps on, and ends should it wake.
         let _ = lock(&self.thread).take().filter(|_| hears).map(JoinHandle::join);
@@ -60,8 +66,6 @@ impl Drop for SharedDevice {
             // What this process has said last to others on the address may be in there: a refusal, before its end.
             self.device.pass_on();
         }
-        // Nobody is to count it twice.
-        drop(self.status.take());
         self.device.settle();
         // Now, and not with the last reference: a queue pair that was not destroyed has one for ever, and other processes
         // would wait for a port owner that does nothing any more.
@@ -137,6 +141,7 @@ impl SharedDevice {
         if congestion.ecn {
             device.net().report_marks();
         }
+        let most_shards = if deterministic.is_some() { 1 } else { crate::device::shards() };
         let quotas = Arc::new(Quotas::new(device.net().most_qpns()));
         let shared = Arc::new(Self {
             status: match deterministic {
@@ -150,6 +155,7 @@ impl SharedDevice {
             mads: Mads::start(&device, agents),
             congestion,
             selective_repeat: crate::device::selective_repeat(),
+            shards: Shards::new(most_shards, congestion.ecn, &device),
             device,
             thread: Mutex::default(),
         });
@@ -187,6 +193,11 @@ impl SharedDevice {
     /// Agents for management datagrams.
     pub(crate) const fn mads(&self) -> &Arc<Mads> {
         &self.mads
+    }
+
+    /// Device for the queue pairs of another completion queue: a shard, or `None` for this one.
+    pub(crate) fn next_shard(&self) -> Option<Arc<Device>> {
+        self.shards.next(&self.device)
     }
 
     /// Returns the device of the runtime.

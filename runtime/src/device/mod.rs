@@ -6,7 +6,8 @@
 //! - `acks`: ACKs and responses, and what one turn did not finish;
 //! - `inside`: queue pairs that got packets of others of this process;
 //! - `timers`: timers of all kinds, and waking the background thread for them;
-//! - `notify`: the application, of what the engine left to be told.
+//! - `notify`: the application, of what the engine left to be told;
+//! - `shards`: ports of their own for queue pairs of some completion queues.
 
 mod acks;
 mod dispatch;
@@ -16,12 +17,14 @@ mod notify;
 mod open;
 mod paths;
 mod rx;
+mod shards;
 mod timers;
 mod tx_contexts;
 
+use std::iter;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use urxe_engine::endpoint::QpnTable;
 use urxe_net::Port;
@@ -67,6 +70,10 @@ pub type FinalCounters = fn(&str, &mut dyn Iterator<Item = (&'static str, u64)>)
 pub struct Device {
     name: String,
     port: Arc<Port>,
+    /// Shards of the device.
+    shards: RwLock<Vec<Arc<Self>>>,
+    /// Device that this one is a shard of.
+    primary: Option<Weak<Self>>,
     /// The receive token: who holds it receives for everybody.
     token: Mutex<Token>,
     qps: RwLock<QpnTable<Arc<Qp>>>,
@@ -188,15 +195,21 @@ impl Device {
         &self.counters
     }
 
-    /// All counters, those of the sockets first.
+    /// All counters, those of the sockets first, with those of shards.
     pub fn all_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let inside = lock(&self.inside).clone();
-        let port = self.port.counters().named().map(move |(name, value)| {
+        let shards = self.shards();
+        let devices = || iter::once(self).chain(shards.iter().map(Arc::as_ref));
+        let inside: Vec<_> = devices().flat_map(|device| lock(&device.inside).clone()).collect();
+        let carried_out: Vec<_> = devices().flat_map(|device| lock(&device.carried_out).clone()).collect();
+        let mut sums: Vec<_> = self.port.counters().named().collect();
+        for shard in &shards {
+            sums.iter_mut().zip(shard.port.counters().named()).for_each(|(sum, (_, value))| sum.1 += value);
+        }
+        let port = sums.into_iter().map(move |(name, value)| {
             let parts = inside.iter().map(|traffic| traffic.part_of(name)).sum::<u64>();
             let locks = if name == "contended_locks" { crate::contended_locks() } else { 0 };
             (name, value + parts + locks)
         });
-        let carried_out = lock(&self.carried_out).clone();
         let own = self.counters.named().map(move |(name, value)| {
             (name, value + carried_out.iter().map(|traffic| traffic.part_of(name)).sum::<u64>())
         });
@@ -265,7 +278,7 @@ impl Device {
         self.port.free_qpn(qpn);
     }
 
-    /// All queue pairs of the device.
+    /// All queue pairs of the device, but for those of its shards.
     pub fn queue_pairs(&self) -> Vec<Arc<Qp>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -321,7 +334,8 @@ impl Device {
     pub(super) fn close(&self) {
         // Who looks at the sockets for any other reason finds nothing from now on.
         lock(&self.token).work = None;
-        if let Some(export) = &self.export {
+        // A shard's is the device's.
+        if let Some(export) = self.export.as_ref().filter(|_| self.primary.is_none()) {
             export.close();
         }
         self.raw.close();
@@ -344,6 +358,10 @@ impl Device {
         self.stop.store(true, Ordering::Release);
         self.listeners.fail();
         self.close();
+        // Which is asked by nobody while its own sockets are idle, and tells the application.
+        if let Some(device) = self.primary.as_ref().and_then(Weak::upgrade) {
+            device.has_lost_descriptors();
+        }
     }
 
     /// Closes a forked child's copies of the sockets. Takes no lock, allocates nothing.

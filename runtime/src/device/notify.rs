@@ -1,5 +1,6 @@
 //! Telling the application what the engine left to be told: completion events that are put off, asynchronous events.
 
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -72,8 +73,12 @@ impl Device {
     /// (IBA 11.6.3.2, 11.6.3.3).
     fn overrun(&self, cq: &Arc<Cq>, work: &mut TxContext) {
         cq.raise_error();
-        for qp in self.queue_pairs().into_iter().filter(|qp| qp.uses(cq)) {
-            qp.drive(work, |engine, io| engine.fail(io));
+        for qp in self.whole_queue_pairs().into_iter().filter(|qp| qp.uses(cq)) {
+            if ptr::eq(Arc::as_ptr(qp.device()), self) {
+                qp.drive(work, |engine, io| engine.fail(io));
+            } else {
+                qp.device().with_work(|work| qp.drive(work, |engine, io| engine.fail(io)));
+            }
             qp.raise(urxe_engine::AsyncEvent::QpFatal);
         }
     }

@@ -3,10 +3,10 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use urxe_net::direct::Export;
-use urxe_net::{Interface, Port, PortError};
+use urxe_net::{Interface, Port, PortError, Receiver};
 use urxe_status::Counters;
 
 use super::rx::Token;
@@ -52,6 +52,23 @@ pub struct OpenOptions<'a> {
     pub interceptor: Option<MakeInterceptor<'a>>,
 }
 
+/// Parts of a device that is opened.
+struct Parts<'a> {
+    name: &'a str,
+    port: Arc<Port>,
+    receiver: Receiver,
+    regions: Arc<Regions>,
+    export: Option<Arc<Export>>,
+    xrc_srqs: Arc<XrcSrqs>,
+    counters: Arc<Counters>,
+    interceptor: Option<Arc<dyn Interceptor>>,
+    touches_packets: bool,
+    uses_xdp: bool,
+    has_quirks: bool,
+    final_counters: Option<FinalCounters>,
+    primary: Option<Weak<Device>>,
+}
+
 /// Function that makes the interceptor of a device on this interface with these regions.
 pub type MakeInterceptor<'a> = &'a mut dyn FnMut(&Interface, &Arc<Regions>) -> Option<Arc<dyn Interceptor>>;
 
@@ -82,15 +99,78 @@ impl Device {
         if touches_packets {
             port.keep_icrcs();
         }
+        let parts = Parts {
+            name,
+            port,
+            receiver,
+            regions,
+            export,
+            xrc_srqs,
+            counters: Arc::default(),
+            interceptor,
+            touches_packets,
+            uses_xdp,
+            has_quirks,
+            final_counters,
+            primary: None,
+        };
+        Self::assemble(parts)
+    }
+
+    /// Opens a shard of the device, one of so many.
+    ///
+    /// # Errors
+    /// Any refusal of the system.
+    pub(super) fn assemble_shard(self: &Arc<Self>, of: usize) -> Result<Self, PortError> {
+        let (port, mut receiver) = self.port.open_shard(of)?;
+        if let Some(export) = &self.export {
+            port.offer(export);
+            receiver.import(&port);
+        }
+        Self::assemble(Parts {
+            name: &self.name,
+            port: Arc::new(port),
+            receiver,
+            regions: Arc::clone(&self.regions),
+            export: self.export.clone(),
+            xrc_srqs: Arc::clone(&self.xrc_srqs),
+            counters: Arc::clone(&self.counters),
+            interceptor: None,
+            touches_packets: false,
+            uses_xdp: false,
+            has_quirks: self.has_quirks,
+            // The device reports them.
+            final_counters: None,
+            primary: Some(Arc::downgrade(self)),
+        })
+    }
+
+    fn assemble(parts: Parts<'_>) -> Result<Self, PortError> {
+        let Parts {
+            name,
+            port,
+            receiver,
+            regions,
+            export,
+            xrc_srqs,
+            counters,
+            interceptor,
+            touches_packets,
+            uses_xdp,
+            has_quirks,
+            final_counters,
+            primary,
+        } = parts;
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let policy = ProgressPolicy::new().map_err(|source| PortError::os("make a timer", source))?;
-        let counters = Arc::new(Counters::default());
         let contexts = Arc::<Contexts>::default();
         regions.keep_by(Arc::<Contexts>::downgrade(&contexts));
         let new = Self {
             name: name.to_owned(),
             token: Mutex::new(Token::new(receiver)),
             port,
+            shards: RwLock::default(),
+            primary,
             qps: RwLock::default(),
             regions,
             export,

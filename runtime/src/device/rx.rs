@@ -233,7 +233,7 @@ impl Device {
         let _guard = CancelGuard::new();
         let work = &mut *to.work;
         for change in self.port.take_link_events() {
-            if change == LinkEvent::Down {
+            if change == LinkEvent::Down && !self.is_shard() {
                 bump(&self.counters.link_downed);
             }
             if change == LinkEvent::Paths {

@@ -28,7 +28,7 @@ pub struct Regions {
     /// Changes when a region is taken out of the table.
     generation: Generation,
     /// Contexts that keep regions cached.
-    keepers: OnceLock<Weak<dyn Keepers>>,
+    keepers: RwLock<Vec<Weak<dyn Keepers>>>,
     /// Table in which peers of this host see them.
     shown: OnceLock<Shown>,
 }
@@ -128,7 +128,7 @@ impl Regions {
             table: RwLock::new(RegionTable::new(most, seed)),
             client: None,
             generation: Generation::first(),
-            keepers: OnceLock::new(),
+            keepers: RwLock::default(),
             shown: OnceLock::new(),
         }
     }
@@ -143,9 +143,9 @@ impl Regions {
         let _ = self.shown.set(Shown { export: Arc::clone(export), places: Mutex::default() });
     }
 
-    /// Names the contexts that keep regions cached.
+    /// Adds contexts that keep regions cached.
     pub(crate) fn keep_by(&self, keepers: Weak<dyn Keepers>) {
-        let _ = self.keepers.set(keepers);
+        self.keepers.write().unwrap_or_else(PoisonError::into_inner).push(keepers);
     }
 
     /// The region that has this key, and where it is in the shared file, if peers see it.
@@ -170,10 +170,10 @@ impl Regions {
     /// Takes `old`, which was hidden, out of use.
     fn settle(&self, old: Arc<Region>, wait: Wait) {
         // Windows are not kept.
-        if !matches!(old.kind, RegionKind::Window(_))
-            && let Some(keepers) = self.keepers.get().and_then(Weak::upgrade)
-        {
-            keepers.wait(old.key);
+        if !matches!(old.kind, RegionKind::Window(_)) {
+            // Waits without the lock: a turn may take long.
+            let keepers = self.keepers.read().unwrap_or_else(PoisonError::into_inner).clone();
+            keepers.iter().filter_map(Weak::upgrade).for_each(|keepers| keepers.wait(old.key));
         }
         if let Some(shown) = self.shown.get() {
             shown.settle(&old, wait);

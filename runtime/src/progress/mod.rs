@@ -54,7 +54,7 @@ use poll_backoff::Backoff;
 use tuning::TUNING;
 
 /// Devices beside its own that a parked poll watches.
-const MOST_BESIDE: usize = 7;
+const MOST_BESIDE: usize = 15;
 
 impl Device {
     /// Makes progress in the thread of an application that has found its completion queue empty.
@@ -112,7 +112,7 @@ impl Device {
     fn park(&self) {
         let _guard = CancelGuard::new();
         let now = clock::now();
-        let beside: [Option<Arc<Self>>; MOST_BESIDE] = fork::others(self, |other| other.policy.is_polling(now));
+        let beside: [Option<Arc<Self>>; MOST_BESIDE] = fork::others(self, |other| other.policy.is_polled_here(now));
         let devices = || iter::once(self).chain(beside.iter().flatten().map(Arc::as_ref));
         if devices().all(Self::prepare_to_wait) {
             // A negative number is no descriptor.

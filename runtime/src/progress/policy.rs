@@ -5,7 +5,7 @@
 //! threads. It is told what happened and when; its decisions depend on nothing else.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use urxe_engine::{Clock, Instant};
@@ -26,6 +26,8 @@ pub(crate) struct ProgressPolicy {
     pub(crate) watchdog: PollWatchdog,
     /// Time of the last empty poll, in nanoseconds.
     polled_at: AtomicU64,
+    /// Thread that has, where it polls several devices.
+    polled_by: AtomicUsize,
 }
 
 impl ProgressPolicy {
@@ -39,6 +41,7 @@ impl ProgressPolicy {
             backoff: PollBackoff::default(),
             watchdog: PollWatchdog::new()?,
             polled_at: AtomicU64::new(0),
+            polled_by: AtomicUsize::new(0),
         })
     }
 
@@ -91,7 +94,15 @@ impl ProgressPolicy {
     /// Records that the application polls until `until`, as of `now`.
     pub(crate) fn polls(&self, now: Instant, until: Instant) {
         self.polled_at.store(until.as_nanos(), Ordering::Relaxed);
+        if several_devices::are_several() {
+            self.polled_by.store(several_devices::this_thread(), Ordering::Relaxed);
+        }
         self.watchdog.put_off(now);
+    }
+
+    /// Tells whether the calling thread still polls, and was the last that did.
+    pub(crate) fn is_polled_here(&self, now: Instant) -> bool {
+        self.is_polling(now) && self.polled_by.load(Ordering::Relaxed) == several_devices::this_thread()
     }
 
     /// Records that the application has stopped polling; returns whether the progress thread is to be told.

@@ -5,6 +5,7 @@
 //! wait meanwhile. So what a thread finds at one device keeps it from yielding and parking at the others.
 
 use std::cell::Cell;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -30,6 +31,11 @@ pub(crate) fn note_several() {
 #[inline]
 pub(crate) fn are_several() -> bool {
     SEVERAL.load(Ordering::Relaxed)
+}
+
+/// Number that tells the calling thread from others as long as it lives.
+pub(super) fn this_thread() -> usize {
+    FOUND.with(|found| ptr::from_ref(found).addr())
 }
 
 /// Notes that a poll of the calling thread has found something, of any device.

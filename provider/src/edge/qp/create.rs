@@ -12,15 +12,18 @@ use urxe_wire::Qpn;
 
 use crate::edge::batch::Builder;
 use crate::edge::context::shared;
+use crate::edge::cq_home::CqHome;
 use crate::edge::qp_object::QpObject;
 use crate::edge::users::{Use, Users};
 use crate::edge::{builder, context, cq, mr, ptr_verb, raw, srq, xrcd};
 use crate::kernel::Errno;
+use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::queue_sizes;
 use crate::verbs::query;
 use urxe_diag::quirks;
 use urxe_runtime::async_events::AsyncEvents;
+use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
 use urxe_runtime::sanitizer;
 use urxe_runtime::srq::AnySrq;
@@ -99,11 +102,9 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         ));
     }
     let counted = context.quotas().qp.take()?;
-    let device = context.device();
-    if qp_type == QpType::Ud {
-        device.net().report_headers();
-    }
-    let qpn = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
+    let homes: Vec<&CqHome> = send_cq.iter().chain(&recv_cq).map(|cq| &cq.home).collect();
+    let (device, qpn) = place(context, qp_type, &homes)?;
+    let device = &device;
     let config = QpConfig {
         qpn,
         qp_type,
@@ -167,6 +168,22 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     // More than an `ibv_qp`: the functions of an `ibv_qp_ex`, which inline functions of the headers read.
     sanitizer::written(object as u64, size_of::<QpObject>());
     Ok(object.cast())
+}
+
+/// Returns the device for a queue pair that completes at these queues, and a number that it has there.
+fn place(context: &Context, qp_type: QpType, homes: &[&CqHome]) -> Result<(Arc<Device>, Qpn), Errno> {
+    let mut device = CqHome::choose(context, homes, matches!(qp_type, QpType::Rc | QpType::Uc));
+    if qp_type == QpType::Ud {
+        device.net().report_headers();
+    }
+    let mut qpn = device.net().alloc_qpn();
+    if qpn.is_err() && device.is_shard() {
+        // Which has fewer numbers than the device.
+        CqHome::mix(homes);
+        device = Arc::clone(context.device());
+        qpn = device.net().alloc_qpn();
+    }
+    Ok((device, qpn.map_err(|error| diagnostics::no_qpn(&error))?))
 }
 
 /// Reads the type of a queue pair, and the operations of `ibv_wr_*` that it is to have.

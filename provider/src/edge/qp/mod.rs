@@ -91,10 +91,11 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         } else {
             object.qp.inspect(|engine| engine.attr().dest_qpn.get())
         };
+        let device = object.qp.device();
         let way = |bit, vector: &v::ibv_ah_attr, stays_inside| {
             let spread = object.qp.inspect(|engine| engine.config().paths());
             let vector = connection_vector(context, object, vector);
-            mask.contains(bit).then(|| route(context, &vector, dest_qpn, stays_inside, spread)).transpose()
+            mask.contains(bit).then(|| route(context, device, &vector, dest_qpn, stays_inside, spread)).transpose()
         };
         // Whoever reaches the peer's memory needs no packets, nor what else the process shares.
         let stays_inside = matches!(qp_type, QpType::Rc | QpType::Uc) && !context.device().gives_direct_access();
@@ -103,7 +104,6 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         }
         let primary = way(AttrMask::AV, &attr.ah_attr, stays_inside)?;
         let alternate = way(AttrMask::ALT_PATH, &attr.alt_ah_attr, false)?;
-        let device = object.qp.device();
         let address = primary.as_ref().map(|way| way.remote().ip());
         let paths = Paths { primary, alternate };
         let change = |engine: &mut QueuePair<_>, io: &mut Io<'_, _>| {
@@ -204,7 +204,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
             return Err(Errno(libc::EBUSY));
         }
         // What is left to be said goes to no number that the application has closed.
-        context.device().has_lost_descriptors();
+        object.qp.device().has_lost_descriptors();
         let events = object.qp.close(qp as u64);
         // SAFETY: the queue pair's own, initialised by being zero; not used any more afterwards.
         let object = unsafe {

@@ -14,6 +14,7 @@ use super::builder;
 use super::object::{Kind, RawQpObject, object};
 use crate::edge::batch::Builder;
 use crate::edge::context::{self, shared};
+use crate::edge::cq_home::CqHome;
 use crate::edge::users::{Use, Users};
 use crate::edge::{cq, mr};
 use crate::kernel::Errno;
@@ -77,6 +78,7 @@ pub(super) unsafe fn create(
     let (send_cq, recv_cq, domain) =
         unsafe { (cq::object(attr.send_cq), cq::object(attr.recv_cq), Arc::clone(mr::domain(attr.pd))) };
     let counted = context.quotas().qp.take()?;
+    CqHome::choose_device(context, &[&send_cq.home, &recv_cq.home]);
     let device = context.device();
     let qpn = device.net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
     let config = RawQpConfig {

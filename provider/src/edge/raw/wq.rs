@@ -9,6 +9,7 @@ use urxe_wire::Qpn;
 
 use super::post;
 use crate::edge::context::shared;
+use crate::edge::cq_home::CqHome;
 use crate::edge::users::{Use, Users};
 use crate::edge::{cq, fast_verb, int_verb, mr, ptr_verb};
 use crate::kernel::Errno;
@@ -79,6 +80,7 @@ pub(in crate::edge) unsafe extern "C" fn create_wq(
         // SAFETY: the caller's objects.
         let (cq, domain) = unsafe { (cq::object(attr.cq), Arc::clone(mr::domain(attr.pd))) };
         let counted = context.quotas().qp.take()?;
+        CqHome::choose_device(context, &[&cq.home]);
         let number = context.device().net().alloc_qpn().map_err(|error| diagnostics::no_qpn(&error))?;
         let queue = RecvQueue::new(number, domain.id(), Arc::clone(&cq.cq), cap.max_recv_wr, cap.max_recv_sge);
         let queue = Arc::new(queue);

@@ -1,0 +1,110 @@
+//! Shards of a device ([`Device::open_shard`]) and their threads, opened when completion queues want them.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use urxe_runtime::device::Device;
+use urxe_runtime::{fork, lock, progress};
+
+/// Network namespace and user of the calling thread. Sockets of another one are no part of the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Place {
+    namespace: Option<u64>,
+    user: u32,
+}
+
+impl Place {
+    fn here() -> Self {
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net").ok().map(|file| file.ino());
+        // SAFETY: it takes nothing, and cannot fail.
+        Self { namespace, user: unsafe { libc::geteuid() } }
+    }
+}
+
+/// Shards of a device.
+pub(super) struct Shards {
+    /// How many there may be, the device itself included.
+    most: usize,
+    /// Packets are to tell of congestion marks.
+    ecn: bool,
+    opened_at: Place,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    /// Completion queues that have been given one.
+    given: usize,
+    shards: Vec<Shard>,
+}
+
+struct Shard {
+    device: Arc<Device>,
+    thread: JoinHandle<()>,
+}
+
+impl Shards {
+    pub(super) fn new(most: usize, ecn: bool, device: &Device) -> Self {
+        // Whoever looks at packets looks at one device; LIDs are one port's.
+        let may = most > 1 && device.interceptor().is_none() && !device.net().interface().link_layer().is_infiniband();
+        let (most, opened_at) = if may { (most, Place::here()) } else { (1, Place::default()) };
+        Self { most, ecn, opened_at, open: Mutex::default() }
+    }
+
+    /// The shard of another completion queue, one after the other. `None`: the device itself, also where no shard can be opened.
+    pub(super) fn next(&self, device: &Arc<Device>) -> Option<Arc<Device>> {
+        if self.most < 2 {
+            return None;
+        }
+        // In a child of fork(2) one that is half open would stay so.
+        let _no_fork = fork::put_off();
+        let mut open = lock(&self.open);
+        let Open { given, shards } = &mut *open;
+        let place = *given % self.most;
+        *given += 1;
+        let index = place.checked_sub(1)?;
+        if let Some(shard) = shards.get(index) {
+            return Some(Arc::clone(&shard.device));
+        }
+        if self.opened_at.namespace.is_none() || Place::here() != self.opened_at {
+            return None;
+        }
+        let shard = device.open_shard(self.most).ok()?;
+        if self.ecn {
+            shard.net().report_marks();
+        }
+        fork::remember(&shard);
+        match progress::start(Arc::clone(&shard)) {
+            Ok(thread) => {
+                device.add_shard(&shard);
+                shards.push(Shard { device: Arc::clone(&shard), thread });
+                Some(shard)
+            }
+            Err(_) => {
+                fork::close(&shard);
+                None
+            }
+        }
+    }
+
+    /// Closes the shards, before the device.
+    pub(super) fn close(&self) {
+        for Shard { device, thread } in lock(&self.open).shards.drain(..) {
+            let is_lost = device.has_lost_descriptors();
+            if device.request_stop() {
+                // One that panicked has nothing left to end.
+                let _ = thread.join();
+            }
+            if !is_lost {
+                device.pass_on();
+            }
+            fork::close(&device);
+        }
+    }
+
+    /// Forgets the shards of a parent process: their threads are not here, and their locks may be held for ever.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget(self.open.get_mut().map(std::mem::take));
+    }
+}

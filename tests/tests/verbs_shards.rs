@@ -1,0 +1,236 @@
+//! Shards of a device (`URXE_SHARDS`): completion queues whose queue pairs have sockets, rings and a thread of their own.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::descriptors::open_numbers;
+use urxe_tests::verbs::child::Child;
+use urxe_tests::verbs::datagram::{Ah, GRH, Mouth, towards};
+use urxe_tests::verbs::memory::{ALL_ACCESS, Mr, pattern};
+use urxe_tests::verbs::pair::{connect_to, works};
+use urxe_tests::verbs::qp::Init;
+use urxe_tests::verbs::{Context, End, Op, Options, Pair, Qp, RecvWr, Remote, SendWr, Status};
+use urxe_tests::{World, in_world_with, wait_until};
+
+/// Shards of each device here, the device itself included.
+const SHARDS: usize = 3;
+
+fn sharded(way: &'static str) -> impl FnOnce(&World) -> Result<()> {
+    move |world| {
+        world.host().set_env("URXE_SHARDS", &SHARDS.to_string());
+        world.host().set_env("URXE_LOOPBACK", way);
+        Ok(())
+    }
+}
+
+/// Number of urxe's threads in this process.
+fn our_threads() -> Result<usize> {
+    let mut count = 0;
+    for task in fs::read_dir("/proc/self/task")? {
+        count += usize::from(fs::read_to_string(task?.path().join("comm"))? == "urxe\n");
+    }
+    Ok(count)
+}
+
+/// Blocks of queue pair numbers: each shard has its own.
+fn blocks(pairs: &[Pair]) -> usize {
+    let ends = pairs.iter().flat_map(|pair| [&pair.near, &pair.far]);
+    ends.map(|end| end.qp.number() >> 8).collect::<BTreeSet<_>>().len()
+}
+
+/// One-sided operations get from the one end to the other.
+fn reaches(pair: &Pair) -> Result<()> {
+    let Pair { near, far } = pair;
+    let (local, remote) = (near.region(70_000)?, far.region(70_000)?);
+    let at = Remote { addr: remote.at(0).addr, rkey: remote.at(0).rkey };
+    local.pages().write(0, &pattern(3, 70_000));
+    let done = |op, len| -> Result<()> {
+        let wc = near.complete(&SendWr::new(op, &[local.sge(0, len)]))?;
+        ensure!(wc.status == Status::SUCCESS, "{op:?}: {wc:?}");
+        Ok(())
+    };
+    done(Op::Write(at), 70_000)?;
+    ensure!(remote.pages().read(0, 70_000) == pattern(3, 70_000), "WRITE");
+    remote.pages().write(0, &pattern(4, 70_000));
+    done(Op::Read(at), 70_000)?;
+    ensure!(local.pages().read(0, 70_000) == pattern(4, 70_000), "READ");
+    let before = remote.pages().read_u64(0);
+    done(Op::FetchAdd { remote: at, add: 5 }, 8)?;
+    ensure!(local.pages().read_u64(0) == before && remote.pages().read_u64(0) == before.wrapping_add(5), "atomic");
+    Ok(())
+}
+
+/// So many pairs, whose ends are at different shards, each with a thread of its own.
+fn all_operations(count: usize) -> Result<()> {
+    let context = Context::open()?;
+    let options = Options::default();
+    let pairs: Vec<Pair> = (0..count).map(|_| Pair::on(&context, &options)).collect::<Result<_>>()?;
+    ensure!(blocks(&pairs) == SHARDS, "{} blocks", blocks(&pairs));
+    wait_until("a thread for each shard", || Ok(our_threads()? == SHARDS))?;
+    std::thread::scope(|scope| {
+        let run = |pair| {
+            for _ in 0..20 {
+                works(pair)?;
+                reaches(pair)?;
+            }
+            Ok(())
+        };
+        let threads: Vec<_> = pairs.iter().map(|pair| scope.spawn(move || run(pair))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread panicked"))
+    })
+}
+
+#[test]
+fn all_operations_between_shards_over_udp() {
+    in_world_with(sharded("udp"), || all_operations(6));
+}
+
+#[test]
+fn all_operations_between_shards_through_memory() {
+    in_world_with(sharded("shm"), || all_operations(6));
+}
+
+#[test]
+fn all_operations_between_shards_without_packets() {
+    let direct = |world: &World| {
+        world.host().set_env("URXE_DIRECT", "1");
+        sharded("shm")(world)
+    };
+    in_world_with(direct, || all_operations(6));
+}
+
+/// A queue pair whose queues are at two shards, and datagrams in a queue at a shard: both are the device's own.
+#[test]
+fn queues_of_several_shards() {
+    in_world_with(sharded("udp"), || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let pairs: Vec<Pair> = (0..2).map(|_| Pair::on(&context, &options)).collect::<Result<_>>()?;
+        let [first, second] = &pairs[..] else { unreachable!() };
+        // Of the four ends, the second is at the first shard and the third at the second.
+        let (a, b) = (&first.far, &second.near);
+        let mixed = Qp::new(&a.pd, &a.send_cq, &b.recv_cq, &Init::default())?;
+        let peer = End::new(&context, &options)?;
+        connect_to(&mixed, peer.qp.number(), peer.gid(&options)?, &options)?;
+        peer.connect(mixed.number(), peer.gid(&options)?, &options)?;
+        let (local, remote) = (Mr::alloc(&a.pd, 5000, ALL_ACCESS)?, peer.region(5000)?);
+        for round in 0..10 {
+            local.pages().write(0, &pattern(round, 5000));
+            peer.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, 5000)]))?;
+            mixed.post_send(&SendWr::new(Op::Send, &[local.sge(0, 5000)]))?;
+            ensure!(a.send_cq.next()?.status == Status::SUCCESS && peer.recv_cq.next()?.byte_len == 5000);
+            ensure!(remote.pages().read(0, 5000) == pattern(round, 5000));
+            mixed.post_recv(&RecvWr::new(0, &[local.sge(0, 5000)]))?;
+            peer.complete(&SendWr::new(Op::Send, &[remote.sge(0, 5000)]))?;
+            ensure!(b.recv_cq.next()?.byte_len == 5000);
+            works(first)?;
+            works(second)?;
+        }
+        let gid = a.gid(&options)?;
+        let (says, hears) = (Mouth::completing_at(&context, &a.send_cq)?, Mouth::completing_at(&context, &b.recv_cq)?);
+        let ah = Ah::new(&says.pd, towards(gid, options.gid))?;
+        hears.listen(1, 100)?;
+        says.say(Op::Send, &pattern(9, 100), &ah, hears.qp.number())?;
+        ensure!(hears.cq.next()?.byte_len as usize == GRH + 100 && hears.hear(100) == pattern(9, 100));
+        works(first)?;
+        works(second)
+    });
+}
+
+/// Threads that sleep for their completions, each at a shard.
+#[test]
+fn events_of_every_shard() {
+    in_world_with(sharded("udp"), || {
+        let context = Context::open()?;
+        let options = Options { events: true, ..Options::default() };
+        let pairs: Vec<Pair> = (0..3).map(|_| Pair::on(&context, &options)).collect::<Result<_>>()?;
+        for _ in 0..5 {
+            for Pair { near, far } in &pairs {
+                let (local, remote) = (near.region(100)?, far.region(100)?);
+                far.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, 100)]))?;
+                far.recv_cq.arm(false)?;
+                near.complete(&SendWr::new(Op::Send, &[local.sge(0, 100)]))?;
+                let channel = far.channel.as_ref().context("no channel")?;
+                ensure!(channel.event()? == far.recv_cq.address());
+                far.recv_cq.acknowledge_events(1);
+                ensure!(far.recv_cq.next()?.byte_len == 100);
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Descriptors and threads of shards are given back with the device.
+#[test]
+fn shards_are_closed_with_their_device() {
+    in_world_with(sharded("shm"), || {
+        let use_it = || -> Result<()> {
+            let context = Context::open()?;
+            let pairs: Vec<Pair> = (0..2).map(|_| Pair::on(&context, &Options::default())).collect::<Result<_>>()?;
+            pairs.iter().try_for_each(works)
+        };
+        use_it()?;
+        let before = open_numbers()?;
+        for _ in 0..3 {
+            use_it()?;
+        }
+        ensure!(our_threads()? == 0 && open_numbers()? == before, "{} threads", our_threads()?);
+        Ok(())
+    });
+}
+
+/// A child of fork(2) has no part in its parent's shards, and may have its own.
+#[test]
+fn the_child_of_a_fork_has_its_own_shards() {
+    in_world_with(sharded("udp"), || {
+        let pairs: Vec<Pair> = (0..2).map(|_| Pair::new(&Options::default())).collect::<Result<_>>()?;
+        pairs.iter().try_for_each(works)?;
+        Child::fork(|_| {
+            ensure!(pairs[1].near.send_cq.poll(1).is_err(), "the child polled");
+            let own: Vec<Pair> = (0..2).map(|_| Pair::new(&Options::default())).collect::<Result<_>>()?;
+            own.iter().try_for_each(works).context("the child's own device")
+        })?
+        .finish()?;
+        pairs.iter().try_for_each(works).context("the parent, afterwards")
+    });
+}
+
+/// The owner of the port ends: of the process that is left the device takes over, not a shard, which could not answer for it.
+#[test]
+fn the_device_takes_over_the_port() {
+    in_world_with(sharded("udp"), || {
+        let owner = Context::open()?;
+        let mut other = Child::fork(|parent| {
+            let options = Options::default();
+            let pairs: Vec<Pair> = (0..3).map(|_| Pair::new(&options)).collect::<Result<_>>()?;
+            pairs.iter().try_for_each(works)?;
+            parent.send(&[0])?;
+            parent.receive::<1>()?;
+            // Nobody has been heard of by these yet.
+            let late: Vec<Pair> = (0..3).map(|_| Pair::new(&options)).collect::<Result<_>>()?;
+            pairs.iter().chain(&late).try_for_each(works)
+        })?;
+        other.receive::<1>()?;
+        drop(owner);
+        other.send(&[0])?;
+        other.finish()
+    });
+}
+
+/// Sockets of another network namespace are no part of the device: it goes on without further shards.
+#[test]
+fn no_shard_in_another_namespace() {
+    in_world_with(sharded("udp"), || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let pair = Pair::on(&context, &options)?;
+        works(&pair)?;
+        // SAFETY: no pointers.
+        ensure!(unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0, "{}", std::io::Error::last_os_error());
+        let late: Vec<Pair> = (0..3).map(|_| Pair::on(&context, &options)).collect::<Result<_>>()?;
+        ensure!(blocks(&late) == 2, "the device and the shard that was there: {}", blocks(&late));
+        works(&pair)?;
+        Ok(())
+    });
+}
