@@ -338,6 +338,22 @@ mod tests {
         assert!(!call_depth::is_interrupted());
     }
 
+    /// A handler that interrupts the end of a call, where the thread is inside none any more.
+    #[test]
+    fn a_call_does_not_overtake_one_that_is_aside() {
+        let _alone = ONE_AT_A_TIME.lock();
+        call_depth::set_catch_up(catch_up);
+        for _ in 0..2 {
+            put_aside();
+            call_depth::inside(|is_nested| assert!(!is_nested && count() == 0));
+            put_aside();
+            let call = UnderWay::begin();
+            assert_eq!(count(), 0);
+            drop(call);
+        }
+        assert!(!call_depth::is_interrupted());
+    }
+
     #[test]
     fn a_child_does_not_do_what_its_parent_has_put_aside() {
         let _alone = ONE_AT_A_TIME.lock();

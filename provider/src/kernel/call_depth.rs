@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 /// State of a thread. Its signal handlers change it too, the counts each back to what they were.
 struct Thread {
@@ -14,13 +14,18 @@ struct Thread {
     depth: AtomicU32,
     /// Calls among them that are answered in the place of a kernel.
     kernel_calls: AtomicU32,
-    /// Whether calls are aside.
-    is_behind: AtomicBool,
+    /// Which calls are aside: [`NEW`], [`BLOCKED`].
+    behind: AtomicU32,
 }
+
+/// Calls are aside that nobody has tried yet.
+const NEW: u32 = 1;
+/// Calls are aside that found no room.
+const BLOCKED: u32 = 2;
 
 thread_local! {
     static THREAD: Thread = const {
-        Thread { depth: AtomicU32::new(0), kernel_calls: AtomicU32::new(0), is_behind: AtomicBool::new(false) }
+        Thread { depth: AtomicU32::new(0), kernel_calls: AtomicU32::new(0), behind: AtomicU32::new(0) }
     };
 }
 
@@ -34,7 +39,7 @@ pub(crate) fn set_catch_up(catch_up: fn() -> bool) {
 
 /// Notes that a call is aside in the calling thread.
 pub(crate) fn set_behind() {
-    THREAD.with(|thread| thread.is_behind.store(true, Ordering::Relaxed));
+    THREAD.with(|thread| thread.behind.fetch_or(NEW, Ordering::Relaxed));
 }
 
 /// Runs a verb, and tells it whether a signal handler called it, inside another call. Calls that signal handlers have put aside meanwhile
@@ -64,8 +69,10 @@ impl UnderWay {
     /// Begins a call.
     pub(crate) fn begin() -> Self {
         THREAD.with(|thread| {
+            // First, as that does what is aside: verbs.
+            let depth = thread.enter();
             thread.kernel_calls.fetch_add(1, Ordering::Relaxed);
-            Self { depth: thread.enter(), _here: PhantomData }
+            Self { depth, _here: PhantomData }
         })
     }
 }
@@ -92,13 +99,17 @@ pub(crate) fn is_kernel_call_interrupted() -> bool {
 }
 
 impl Thread {
-    /// Begins a call, and returns how many the thread was inside of before.
+    /// Begins a call, and returns how many the thread was inside of before. What is aside comes first: a signal handler that interrupts
+    /// the end of a call is inside none, and its requests do not overtake those that wait for that end.
     #[inline]
     fn enter(&self) -> u32 {
         let depth = self.depth.load(Ordering::Relaxed);
         self.depth.store(depth + 1, Ordering::Relaxed);
         // Signal handlers of this thread see the depth before any lock is taken.
         compiler_fence(Ordering::SeqCst);
+        if depth == 0 && self.behind.load(Ordering::Relaxed) != 0 {
+            self.catch_up();
+        }
         depth
     }
 
@@ -108,27 +119,41 @@ impl Thread {
         compiler_fence(Ordering::SeqCst);
         self.depth.store(depth, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        if depth == 0 && self.is_behind.load(Ordering::Relaxed) {
-            self.catch_up();
+        if depth == 0 && self.behind.load(Ordering::Relaxed) != 0 {
+            self.end_behind();
         }
     }
 
-    /// Has everything done that is aside, as in a verb.
+    /// Ends the outermost call once more, after what is aside.
     #[cold]
-    fn catch_up(&self) {
-        let Some(catch_up) = CATCH_UP.get() else { return };
-        let mut is_left = false;
-        // Again for what came while the depth was not 0 yet.
-        while self.is_behind.swap(false, Ordering::Relaxed) {
+    fn end_behind(&self) {
+        loop {
             self.depth.store(1, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
-            is_left = catch_up();
+            self.catch_up();
             compiler_fence(Ordering::SeqCst);
             self.depth.store(0, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
+            // Again for what came while the depth was not 0 yet.
+            if self.behind.load(Ordering::Relaxed) & NEW == 0 {
+                break;
+            }
         }
-        if is_left {
-            self.is_behind.store(true, Ordering::Relaxed);
+    }
+
+    /// Has everything done that is aside, as in a verb: the depth is 1.
+    #[cold]
+    fn catch_up(&self) {
+        let Some(catch_up) = CATCH_UP.get() else { return self.behind.store(0, Ordering::Relaxed) };
+        loop {
+            self.behind.store(0, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            let is_left = catch_up();
+            compiler_fence(Ordering::SeqCst);
+            let come = self.behind.fetch_or(if is_left { BLOCKED } else { 0 }, Ordering::Relaxed);
+            if come & NEW == 0 {
+                break;
+            }
         }
     }
 }
