@@ -238,6 +238,12 @@ pub fn text<'a>(report: &'a str, member: &str) -> Option<&'a str> {
     rest.split_once('"').map(|(value, _)| value)
 }
 
+/// Whether a member of a report's object is `true`.
+#[must_use]
+pub fn is_true(report: &str, member: &str) -> bool {
+    report.contains(&format!("\"{member}\":true"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ pub mod port;
 pub mod resources;
 pub mod sysfs;
 
-pub use ask::{Answers, Report, ask_all, counters, text};
+pub use ask::{Answers, Report, ask_all, counters, is_true, text};
 pub use counters::{Counters, names};
 pub use final_counters::FinalCounters;
 

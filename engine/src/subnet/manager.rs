@@ -5,15 +5,23 @@ use urxe_wire::mad::node::{notice, port_info};
 use urxe_wire::mad::topology::{Switch, leaf_lid};
 
 use super::announcement::Facts;
+use super::hosts::AGE;
 use super::{Event, Output, Subnet, TRAP_TIMEOUT};
 use crate::time::Instant;
 
 impl Subnet {
-    /// Whether a program of this host is a subnet manager: the port's capability mask says so.
+    /// Whether a program of this host is a subnet manager: the port's capability mask says so. One that has made itself the master just
+    /// before is the master.
     pub fn set_sm(&mut self, now: Instant, is_sm: bool) {
         let before = self.own.field(port_info::CAPABILITY_MASK);
         let mask = if is_sm { before | port_info::IS_SM } else { before & !port_info::IS_SM };
         if mask != before && self.is_owner {
+            let own = u64::from(self.config.lid.0);
+            if !is_sm {
+                self.told_master = (self.own.field(port_info::SM_LID) == own).then_some(now);
+            } else if self.told_master.take().is_some_and(|at| now.since(at) < AGE) {
+                port_info::SM_LID.put(&mut self.own.port_info, own);
+            }
             port_info::CAPABILITY_MASK.put(&mut self.own.port_info, mask);
             self.own_changes(now);
         }

@@ -83,6 +83,8 @@ pub struct Subnet {
     takes_traps: bool,
     reregister: bool,
     own_has_changed: bool,
+    /// Time at which the own port was told that its host is the master, while no program of it was known to be a subnet manager.
+    told_master: Option<Instant>,
     /// Capability mask that a master knows, by a trap or as that of a port that has just come.
     told_mask: u64,
     /// The state of the port was Active when programs were told last.
@@ -133,6 +135,7 @@ impl Subnet {
             takes_traps: false,
             reregister: false,
             own_has_changed: false,
+            told_master: None,
             told_mask: own.field(port_info::CAPABILITY_MASK),
             is_active: own.field(port_info::STATE) == port_info::ACTIVE,
             hosts,
@@ -221,6 +224,9 @@ impl Subnet {
         }
         self.put(Output::Reply(*from, Qpn::SMI, datagram));
         if core::mem::take(&mut self.own_has_changed) {
+            if !self.own.is_sm() && self.own.field(port_info::SM_LID) == u64::from(self.config.lid.0) {
+                self.told_master = Some(now);
+            }
             self.own_changes(now);
         }
         if core::mem::take(&mut self.reregister) {

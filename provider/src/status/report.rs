@@ -22,7 +22,10 @@ pub(super) fn report(name: &str, device: &Device, quotas: &Quotas) -> String {
     let counters: Vec<String> =
         device.all_counters().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
     let is_infiniband = interface.link_layer().is_infiniband();
-    let sm_lid = is_infiniband.then(|| ("sm_lid", quoted(&lid::of(device.net()).sm_lid.to_string())));
+    let owns_port = || interface.first_ipv4().is_some_and(|(_, own)| device.net().owns_address(own.into()));
+    let of_subnet = is_infiniband.then(|| {
+        [("sm_lid", quoted(&lid::of(device.net()).sm_lid.to_string())), ("owns_port", owns_port().to_string())]
+    });
     let first = [
         ("pid", std::process::id().to_string()),
         ("program", quoted(&program())),
@@ -39,7 +42,7 @@ pub(super) fn report(name: &str, device: &Device, quotas: &Quotas) -> String {
         ("resources", resources::report(name, device, quotas)),
     ];
     // What is short comes first.
-    object(&first.into_iter().chain(sm_lid).chain(others).collect::<Vec<_>>()) + "\n"
+    object(&first.into_iter().chain(of_subnet.into_iter().flatten()).chain(others).collect::<Vec<_>>()) + "\n"
 }
 
 fn queue_pair(qp: &Qp) -> String {

@@ -85,8 +85,8 @@ fn of_subnet(path: &str) -> Option<String> {
     match file {
         "sm_lid" => {
             let reports = reports(device, TIMEOUT);
-            let known = reports.iter().find_map(|report| urxe_status::text(&report.text, "sm_lid"))?;
-            Some(format!("{known}\n"))
+            let texts: Vec<&str> = reports.iter().map(|report| report.text.as_str()).collect();
+            sm_lid(&texts).map(|lid| format!("{lid}\n"))
         }
         "cap_mask" => {
             let mask = PortAttributes::of(LinkLayer::Infiniband).capability_mask;
@@ -95,6 +95,12 @@ fn of_subnet(path: &str) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// The LID of the subnet manager in these reports: that of the process which answers for the port, since others may have begun just now.
+fn sm_lid<'a>(reports: &[&'a str]) -> Option<&'a str> {
+    let owner = reports.iter().find(|report| urxe_status::is_true(report, "owns_port"));
+    owner.into_iter().chain(reports).find_map(|report| urxe_status::text(report, "sm_lid"))
 }
 
 /// The device's counters in every process that has it, one after another.
@@ -143,4 +149,19 @@ fn memory_file(text: &str) -> Option<RawFd> {
     // SAFETY: a descriptor and flags.
     unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
     Some(file.into_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sm_lid;
+
+    #[test]
+    fn a_process_that_has_just_begun_does_not_say_who_manages_the_subnet() {
+        let new = r#"{"pid":10000,"sm_lid":"48896","owns_port":false,"counters":{}}"#;
+        let owner = r#"{"pid":9999,"sm_lid":"1","owns_port":true,"counters":{}}"#;
+        assert_eq!(sm_lid(&[new, owner]), Some("1"));
+        assert_eq!(sm_lid(&[owner, new]), Some("1"));
+        assert_eq!(sm_lid(&[new]), Some("48896"), "the port has no owner for a moment");
+        assert_eq!(sm_lid(&[r#"{"pid":1,"counters":{}}"#]), None);
+    }
 }

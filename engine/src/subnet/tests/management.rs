@@ -334,3 +334,26 @@ fn answers_never_grow_and_bad_positions_are_refused() {
     assert_eq!(net.hosts[1].1.handle_smp(now, &address(SOLO), &response, false), Ok(Some(response)));
     assert_eq!(net.hosts[1].1.handle_smp(now, &address(SOLO), &[0; MAD_LEN], false), Err(Refusal::Malformed));
 }
+
+/// A program is seen to be a subnet manager a moment after it has made itself the master, or is not seen for a moment.
+#[test]
+fn a_manager_that_is_seen_late_is_the_master() {
+    for sets_first in [false, true] {
+        let mut net = Net::new(&[SOLO, PEER]);
+        if !sets_first {
+            net.hosts[0].1.set_sm(net.now, true);
+            net.carry();
+        }
+        let mut info = net.get(&[], Attribute::PortInfo, 1);
+        port_info::STATE.put(&mut info, 0);
+        port_info::SM_LID.put(&mut info, SOLO.0.into());
+        net.directed(&[], SET, Attribute::PortInfo, 1, &info).unwrap();
+        if !sets_first {
+            net.hosts[0].1.set_sm(net.now, false);
+            net.pass(SPACING);
+        }
+        net.hosts[0].1.set_sm(net.now, true);
+        net.pass(SPACING * 2);
+        assert_eq!([0, 1].map(|host| net.hosts[host].1.sm_lid()), [SOLO; 2], "sets first: {sets_first}");
+    }
+}
