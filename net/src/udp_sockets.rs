@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::sys::cancellation::CancelGuard;
 
-/// Of the thread: the main thread may be in another namespace (unshare(2)).
+/// Tables of the calling thread's namespace: the main thread may be in another one (unshare(2)).
 const TABLES: [&str; 2] = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct UdpSocket {
     local: SocketAddr,
-    /// Of an unconnected socket port 0.
+    /// Address that the socket is connected to, or port 0.
     peer: SocketAddr,
     /// Bytes in the receive queue, counted with the kernel's own for each datagram.
     unread: u64,

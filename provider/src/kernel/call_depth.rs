@@ -14,7 +14,7 @@ struct Thread {
     depth: AtomicU32,
     /// Calls among them that are answered in the place of a kernel.
     kernel_calls: AtomicU32,
-    /// Which calls are aside: [`NEW`], [`BLOCKED`].
+    /// Calls that are aside: [`NEW`], [`BLOCKED`].
     behind: AtomicU32,
 }
 

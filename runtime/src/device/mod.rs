@@ -358,7 +358,7 @@ impl Device {
         self.stop.store(true, Ordering::Release);
         self.listeners.fail();
         self.close();
-        // Which is asked by nobody while its own sockets are idle, and tells the application.
+        // Nobody asks the device while its own sockets are idle, and only the device tells the application.
         if let Some(device) = self.primary.as_ref().and_then(Weak::upgrade) {
             device.has_lost_descriptors();
         }

@@ -26,7 +26,7 @@ pub(crate) struct ProgressPolicy {
     pub(crate) watchdog: PollWatchdog,
     /// Time of the last empty poll, in nanoseconds.
     polled_at: AtomicU64,
-    /// Thread that has, where it polls several devices.
+    /// Thread of that poll, where there are several devices.
     polled_by: AtomicUsize,
 }
 

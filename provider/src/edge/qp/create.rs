@@ -178,7 +178,7 @@ fn place(context: &Context, qp_type: QpType, homes: &[&CqHome]) -> Result<(Arc<D
     }
     let mut qpn = device.net().alloc_qpn();
     if qpn.is_err() && device.is_shard() {
-        // Which has fewer numbers than the device.
+        // A shard has fewer numbers than the device.
         CqHome::mix(homes);
         device = Arc::clone(context.device());
         qpn = device.net().alloc_qpn();
