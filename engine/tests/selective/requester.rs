@@ -38,6 +38,44 @@ fn late_news_change_nothing() {
     }
 }
 
+//= spec/selective.md#sel-012
+//= type=test
+//# The response at the first PSN of a READ request MUST be an Only or a First, and the one at its last PSN an Only or a Last; others
+//# MUST fail the request with IBV_WC_BAD_RESP_ERR.
+#[test]
+fn responses_at_the_ends_of_a_read_begin_and_end_it() {
+    const ALL: [O; 4] = [O::ReadResponseFirst, O::ReadResponseMiddle, O::ReadResponseLast, O::ReadResponseOnly];
+    let gets = |qp: &mut SingleQp, operation, psn| {
+        let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() });
+        let ext = if operation == O::ReadResponseMiddle { Ext::None } else { aeth };
+        qp.gets(operation, psn, ext, &[1; MTU]);
+    };
+    let right: [(u32, &[O]); 3] = [
+        (SQ_PSN, &[O::ReadResponseFirst, O::ReadResponseOnly]),
+        (SQ_PSN + 1, &ALL),
+        (SQ_PSN + 2, &[O::ReadResponseLast, O::ReadResponseOnly]),
+    ];
+    for (psn, right) in right {
+        for operation in ALL {
+            let mut qp = agreed();
+            qp.post(1, SendOp::Read(REMOTE), 3 * 256);
+            qp.sent();
+            gets(&mut qp, operation, psn);
+            let failed = (!right.contains(&operation)).then_some((1, WcStatus::BadResponseError));
+            assert_eq!(qp.completed(), Vec::from_iter(failed), "{operation:?} at {psn}");
+        }
+    }
+    // A request that is not the oldest fails in its turn.
+    let mut qp = agreed();
+    qp.post(1, SendOp::Read(REMOTE), 256);
+    qp.post(2, SendOp::Read(REMOTE), 2 * 256);
+    qp.sent();
+    gets(&mut qp, O::ReadResponseMiddle, SQ_PSN + 1);
+    assert_eq!(qp.completed(), []);
+    gets(&mut qp, O::ReadResponseOnly, SQ_PSN);
+    assert_eq!(qp.completed(), [(1, OK), (2, WcStatus::BadResponseError)]);
+}
+
 //= spec/selective.md#sel-007
 //= type=test
 //# Only what is missing MUST be sent again.

@@ -152,7 +152,7 @@ impl Reliable {
             return Err(Failure::Dropped(DropReason::UnexpectedResponse));
         };
         if self.selective.is_on() && (psn != due || self.selective.board().is_some()) {
-            return self.take_selective_response(config, attr, io, psn, info.kind, aeth, payload);
+            return self.take_selective_response(config, attr, io, psn, info, aeth, payload);
         }
         if psn.distance_from(due) < 0 {
             // Within a SEND or WRITE: no response has this PSN.

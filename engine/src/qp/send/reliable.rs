@@ -381,13 +381,19 @@ impl Reliable {
         }
     }
 
-    /// Whether `chunk`, the oldest, can have a response of this position at `psn`. It may have been asked for again from
-    /// its middle on, and the old responses still be under way. With selective repeat any part of it may have been.
+    /// Whether `chunk` can have a response of this position at `psn`. The oldest may have been asked for again from its middle
+    /// on, and the old responses still be under way. With selective repeat any part of each may have been, so only its first
+    /// and last PSN tell.
     pub(in crate::qp) fn can_be(&self, position: Position, psn: Psn, chunk: Span) -> bool {
+        if self.selective.is_on() {
+            //= spec/selective.md#sel-012
+            //# The response at the first PSN of a READ request MUST be an Only or a First, and the one at its last PSN an Only or
+            //# a Last; others MUST fail the request with IBV_WC_BAD_RESP_ERR.
+            return (psn != chunk.first || position.starts()) && (psn != chunk.last || position.ends());
+        }
         let begins = psn == chunk.first || self.resumed_at == Some(psn);
         let goes_on = psn != chunk.first;
-        self.selective.is_on()
-            || (if position.starts() { begins } else { goes_on }) && position.ends() == (psn == chunk.last)
+        (if position.starts() { begins } else { goes_on }) && position.ends() == (psn == chunk.last)
     }
 
     /// Carries out the local operation at `snd_nxt`, unless that was done before going back.

@@ -6,7 +6,7 @@
 
 use alloc::boxed::Box;
 
-use urxe_wire::opcode::Kind;
+use urxe_wire::opcode::OpcodeInfo;
 use urxe_wire::{Aeth, Bitmap, Psn, Syndrome};
 
 use super::completer::{Failure, refusal};
@@ -16,6 +16,7 @@ use super::scoreboard::{Scoreboard, Timing};
 use super::selective::{Selective, UNKNOWN};
 use crate::cq::WcStatus;
 use crate::event::{DropReason, Event, RetryReason};
+use crate::fault::ResponseFault;
 use crate::host::{Consumer, Host, Io};
 use crate::qp::QpConfig;
 use crate::qp::attr::QpAttr;
@@ -175,7 +176,7 @@ impl Reliable {
         attr: &QpAttr,
         io: &mut Io<'_, H>,
         psn: Psn,
-        kind: Kind,
+        info: &OpcodeInfo,
         aeth: Option<&Aeth>,
         payload: &[u8],
     ) -> Result<(), Failure> {
@@ -192,7 +193,8 @@ impl Reliable {
         };
         // What is wrong with a request that is not the oldest is told in its turn.
         let stored = self
-            .check_kind(nth, kind, aeth)
+            .check_kind(nth, info.kind, aeth)
+            .and_then(|()| self.can_be(info.position, psn, chunk).then_some(()).ok_or(ResponseFault::Position))
             .map_err(Failure::from)
             .and_then(|()| self.store_response(config, attr, io, nth, psn, payload));
         let is_stored = match stored {
