@@ -4,7 +4,7 @@
 //! that is started with an empty `URXE_RUN` has been started without them on purpose.
 
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::folder::is_active;
 use crate::pointer;
@@ -37,6 +37,11 @@ type Most = Room<1024, 4096>;
 
 static LOST: &CStr =
     c"urxe: warning: a program is started without urxe's devices: its environment is too large to add them\n";
+
+static CHANGED: &CStr = c"urxe: warning: system(3) or popen(3) starts a program without urxe's devices: this program has changed \
+    LD_PRELOAD or URXE_RUN\n";
+/// Whether [`CHANGED`] was said.
+static IS_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Variables of urxe as they were when this program began, in copies: a program may write over its environment.
 static VARIABLES: [AtomicPtr<c_char>; 48] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 48];
@@ -158,6 +163,18 @@ pub(crate) unsafe fn given_back<T>(all: *const *const c_char, then: impl FnOnce(
     }
     // SAFETY: as above.
     unsafe { with_usual(all, found, then) }
+}
+
+/// Says once that a child, which gets the environment of this program, will have no devices, if that has lost the variables.
+pub(crate) fn warn_if_lost() {
+    if !is_active() || LIBRARY.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    // SAFETY: the environment of this program.
+    let found = unsafe { look(own()) };
+    if !found.is_refused && !(found.run && found.library) && !IS_SAID.swap(true, Ordering::Relaxed) {
+        crate::standard_error::write(CHANGED.to_bytes());
+    }
 }
 
 /// # Safety

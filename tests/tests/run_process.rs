@@ -301,6 +301,17 @@ fn children_get_lost_variables_back() -> Result<()> {
         said.stderr.lines().count() == 1 && said.stderr.starts_with("urxe: warning: a program is started"),
         "{said}"
     );
+    // libc starts the shell of system(3) and popen(3) by itself, with the program's environment.
+    let shells = "import ctypes, os
+libc = ctypes.CDLL(None)
+libc.system(None)
+libc.system(b'ibv_devices | grep -c urxe0')
+os.unsetenv('LD_PRELOAD')
+libc.system(b'true')
+libc.popen(b'true', b'r')";
+    let said = launcher.python(shells)?;
+    let is_warned = said.stderr.starts_with("urxe: warning: system(3) or popen(3) starts a program without");
+    ensure!(said.stdout == "1\n" && said.stderr.lines().count() == 1 && is_warned, "{said}");
     // A file or a connection of the program's own may have standard error's number, and a client may be there from the start.
     let other = "import os, socket, sys
 mine, clients = socket.socketpair()

@@ -224,8 +224,10 @@ impl Forwarder {
             return Err(error);
         }
         if self.connected.len() >= CONNECTED {
-            let idle = self.connected.iter().position(|connection| connection.backlog.is_empty());
-            self.remove(idle.unwrap_or_default());
+            // What is known of a mailbox that nobody reads is kept as long as others can go.
+            let idle = |connection: &Connection| connection.backlog.is_empty();
+            let read = self.connected.iter().position(|connection| idle(connection) && !connection.is_stalled);
+            self.remove(read.or_else(|| self.connected.iter().position(idle)).unwrap_or_default());
         }
         let (fd, read_at) = (fds.adopt(socket)?, Instant::now());
         self.connected.push(Connection { to, fd, backlog: VecDeque::new(), read_at, is_stalled: false });
@@ -359,6 +361,21 @@ mod tests {
         assert!(waited < 100, "{waited} waits for {} datagrams", MAILBOXES * ROUNDS);
         assert!(forwarder.bytes <= BACKLOG_BYTES);
         drop(mailboxes);
+    }
+
+    #[test]
+    fn a_mailbox_that_nobody_reads_is_remembered_while_others_come_and_go() {
+        let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
+        let unread = mailbox(service(3000));
+        while forwarder.forward(&fds, service(3000), &header(), &[0; 100]) != Forwarded::Full {}
+        assert!(!forwarder.drop_backlog(&fds, Instant::now() + STALLED));
+        for at in 1..=2 * CONNECTED as u64 {
+            let read = mailbox(service(3000 + at));
+            assert_eq!(forwarder.forward(&fds, service(3000 + at), &header(), &[0; 100]), Forwarded::Sent);
+            assert!(read.recv(&mut [0; 1000]).is_ok());
+        }
+        assert_eq!(forwarder.forward(&fds, service(3000), &header(), &[0; 100]), Forwarded::Full);
+        drop(unread);
     }
 
     #[test]
