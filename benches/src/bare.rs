@@ -27,7 +27,7 @@ pub const ACK: usize = 12 + 4 + 4;
 pub const MESSAGE: usize = 1 << 20;
 
 /// A socket as the receiving end of a stream has it.
-fn socket() -> UdpSocket {
+pub(crate) fn socket() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a loopback UDP socket");
     for (level, name, value) in [
         (libc::SOL_SOCKET, libc::SO_RCVBUF, 8 << 20),
@@ -47,15 +47,29 @@ fn socket() -> UdpSocket {
 }
 
 /// Sends `bytes` as segments of `segment` bytes.
-fn send_run(socket: &UdpSocket, to: &socket2::SockAddr, bytes: &[u8], segment: usize) -> bool {
+pub(crate) fn send_run(socket: &UdpSocket, to: &socket2::SockAddr, bytes: &[u8], segment: usize) -> bool {
     send_parts(socket, to, &[IoSlice::new(bytes)], segment)
 }
 
-/// Sends `parts`, one behind the other, as segments of `segment` bytes.
-fn send_parts(socket: &UdpSocket, to: &socket2::SockAddr, parts: &[IoSlice<'_>], segment: usize) -> bool {
-    #[repr(C, align(8))]
-    struct Control([u8; 24]);
-    let mut control = Control([0; 24]);
+/// Room for the control message that says how long the segments of a run are.
+#[repr(C, align(8))]
+#[derive(Debug)]
+pub(crate) struct Control([u8; 24]);
+
+impl Control {
+    /// Room that nothing is written to yet.
+    pub(crate) const fn new() -> Self {
+        Self([0; 24])
+    }
+}
+
+/// The header of a message of `parts`, one behind the other, as segments of `segment` bytes. It points to its arguments.
+pub(crate) fn header(
+    to: &socket2::SockAddr,
+    parts: &[IoSlice<'_>],
+    segment: usize,
+    control: &mut Control,
+) -> libc::msghdr {
     // SAFETY: all-zero bytes are a valid msghdr; every pointer stored is to live memory of the length beside it (an
     // `IoSlice` is an iovec), and the control buffer is aligned and large enough for one header with a u16.
     unsafe {
@@ -71,8 +85,16 @@ fn send_parts(socket: &UdpSocket, to: &socket2::SockAddr, parts: &[IoSlice<'_>],
         (*header).cmsg_type = libc::UDP_SEGMENT;
         (*header).cmsg_len = libc::CMSG_LEN(2) as usize;
         libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment as u16);
-        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) > 0
+        message
     }
+}
+
+/// Sends `parts`, one behind the other, as segments of `segment` bytes.
+fn send_parts(socket: &UdpSocket, to: &socket2::SockAddr, parts: &[IoSlice<'_>], segment: usize) -> bool {
+    let mut control = Control::new();
+    let message = header(to, parts, segment, &mut control);
+    // SAFETY: the header points to the arguments, and to the room above.
+    unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) > 0 }
 }
 
 /// Way in which payload comes into a packet that is sent.
@@ -158,7 +180,8 @@ pub fn stream(run: Duration, payload: Payload) -> f64 {
     })
 }
 
-fn granted(socket: &UdpSocket) -> usize {
+/// Bytes that the system grants for what is received, as it counts them.
+pub(crate) fn granted(socket: &UdpSocket) -> usize {
     socket2::SockRef::from(socket).recv_buffer_size().expect("SO_RCVBUF")
 }
 
