@@ -118,3 +118,19 @@ fn packets_of_another_path_say_little() {
     assert_eq!(board.find_lost(&timing(late + window), &mut reordering), 1);
     assert_eq!(board.next_lost(), Some((Psn::new(1), 1)));
 }
+
+/// Of a packet that was sent twice nobody knows which one has come. The first may be late by as much as paths differ.
+#[test]
+fn a_packet_sent_twice_says_nothing_of_its_second_path() {
+    let mut reordering = Reordering::default();
+    reordering.expect();
+    let mut board = Scoreboard::default();
+    board.begin(Psn::new(0), Psn::new(48), Psn::new(48), &VecDeque::new(), |psn| (psn.get() / 16) as u8);
+    board.lose_front();
+    board.sent_again(Psn::new(0), 1, timing(0).now, 1);
+    // Later than half a round trip.
+    board.carried_out(Psn::new(1), &timing(ROUND_TRIP), &mut reordering);
+    assert_eq!(board.find_lost(&timing(ROUND_TRIP), &mut reordering), 0);
+    let later = ROUND_TRIP + reordering.window(ROUND_TRIP);
+    assert_eq!(board.find_lost(&timing(later), &mut reordering), 0, "those of path 1 are on their way");
+}
