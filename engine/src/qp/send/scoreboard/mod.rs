@@ -301,7 +301,11 @@ impl Scoreboard {
     /// The request of this number arrived on a path, perhaps `resent`: those of lower numbers are overtaken.
     fn request_came(&mut self, psn: Psn, number: u32, path: u8, resent: bool) {
         let behind = number.wrapping_add(1);
-        if let Some(newest) = self.newest_on.get_mut(usize::from(path)).filter(|newest| is_before(**newest, behind)) {
+        // Of one that was sent twice nobody knows which has come. The first took another path, and may be late by as much as paths
+        // differ: it tells nothing of this one.
+        if !resent
+            && let Some(newest) = self.newest_on.get_mut(usize::from(path)).filter(|newest| is_before(**newest, behind))
+        {
             *newest = behind;
             self.has_news = true;
         }
