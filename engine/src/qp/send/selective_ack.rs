@@ -12,6 +12,7 @@ use urxe_wire::{Aeth, Bitmap, Psn, Syndrome};
 use super::completer::{Failure, refusal};
 use super::paths::Paths;
 use super::reliable::Reliable;
+use super::rtt::Rtt;
 use super::scoreboard::{Scoreboard, Timing};
 use super::selective::{Selective, UNKNOWN};
 use crate::cq::WcStatus;
@@ -35,7 +36,10 @@ impl Reliable {
     }
 
     pub(super) fn timing(&self, now: Instant) -> Timing {
-        Timing { now, round_trip: self.probe.round_trip().map_or(UNKNOWN, |rtt| rtt.smoothed) }
+        // The first round trips are those of one path: what the others add is variation at first.
+        let takes_several = self.selective.reordering.takes_several();
+        let time = |rtt: Rtt| if takes_several { rtt.longest() } else { rtt.smoothed };
+        Timing { now, round_trip: self.probe.round_trip().map_or(UNKNOWN, time) }
     }
 
     /// Returns the scoreboard, which begins now if there is none.
