@@ -50,7 +50,9 @@ impl Scoreboard {
                 packets += self.judge(at, responded, timing, reordering);
             }
         }
-        (0..packets).for_each(|_| reordering.lost());
+        // Where packets take several paths, many together may be one that was slow.
+        let losses = if reordering.takes_several() { packets.min(1) } else { packets };
+        (0..losses).for_each(|_| reordering.lost());
         packets
     }
 
@@ -71,7 +73,10 @@ impl Scoreboard {
         let Some(entry) = self.entries.get_mut(at) else { return 0 };
         let overtaking = entry.overtaking(self.newest, self.answered, responded);
         if overtaking <= 0 {
-            entry.overtaken = None;
+            // One that seems lost, and comes before it is sent again, was late.
+            if !entry.lost {
+                entry.overtaken = None;
+            }
             return 0;
         }
         let newest = self.newest_on.get(usize::from(entry.path)).copied().unwrap_or_default();
@@ -132,7 +137,6 @@ impl Scoreboard {
         let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.lost && !entry.delivered) else { return };
         entry.lost = true;
         entry.probed = false;
-        entry.overtaken = None;
         let psn = self.snd_una.add(u32::try_from(at).unwrap_or(u32::MAX));
         if self.lost == 0 || psn.distance_from(self.lost_from) < 0 {
             self.lost_from = psn;
@@ -164,7 +168,8 @@ impl Scoreboard {
         let repeated = is_answered && self.is_carried_out(psn);
         self.wants_pilot |= is_answered && !repeated;
         for entry in self.entries.iter_mut().skip(at).take(psns as usize).filter(|entry| entry.lost) {
-            *entry = Entry { lost: false, again: Some(now), resent: true, number: self.next, repeated, path, ..*entry };
+            let (number, again) = (self.next, Some(now));
+            *entry = Entry { lost: false, overtaken: None, again, resent: true, number, repeated, path, ..*entry };
             self.next = self.next.wrapping_add(1);
             self.lost -= 1;
             self.again += 1;
