@@ -11,6 +11,7 @@ use crate::counters::Traffic;
 use crate::host::{DeviceHost, TxContext};
 use crate::progress::delayed_ack::AckMode;
 use crate::progress::tuning::TUNING;
+use crate::xrc::target::Target;
 use crate::{lock, try_lock};
 
 /// How many rounds of READ responses are sent before others get a turn.
@@ -60,6 +61,8 @@ impl Qp {
     /// After some such looks in a row the other thread is waited for.
     pub(crate) fn try_timeout_before_ack_timeout(&self, work: &mut TxContext) -> Option<bool> {
         let inner = match try_lock(&self.inner) {
+            // The thread of XRC targets may be asking another process, which is stopped.
+            None if self.xrc_target().is_some_and(Target::is_busy) => return None,
             // Virtual time does not pass while a thread is at work.
             None if !is_virtual() && self.busy_looks.fetch_add(1, Ordering::Relaxed) < TUNING.busy_looks => {
                 return None;
