@@ -302,3 +302,33 @@ fn without_reuse_address_the_port_would_be_one_users() {
         }
     });
 }
+
+/// A program that chooses among the sockets of a port is asked only where none is connected to the sender, and one of another user may be.
+#[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
+fn a_program_that_chooses_sockets_does_not_keep_another_user_out() {
+    alone(|| {
+        let port: SocketAddr = "127.0.0.1:4791".parse().unwrap();
+        let ours = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), None).unwrap();
+        ours.set_reuse_address(true).unwrap();
+        ours.set_reuse_port(true).unwrap();
+        ours.bind(&SockAddr::from(port)).unwrap();
+        // Whatever comes, the first socket of the group.
+        let mut program = [libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: 0 }];
+        let program = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+        // SAFETY: the option value is a program of one instruction, which the kernel copies.
+        let attached = unsafe {
+            let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+            let option = libc::SO_ATTACH_REUSEPORT_CBPF;
+            libc::setsockopt(ours.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const program).cast(), length)
+        };
+        assert_eq!(attached, 0, "{}", std::io::Error::last_os_error());
+
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.send_to(b"before", port).unwrap();
+        assert!(arrived(&ours));
+        let thief = as_user(OTHER, || take_flow(sender.local_addr().unwrap()));
+        sender.send_to(b"after", port).unwrap();
+        assert_eq!((arrived(&ours), arrived(&thief)), (false, true));
+    });
+}
