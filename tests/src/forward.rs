@@ -14,9 +14,9 @@ use socket2::{Domain, Socket, Type};
 
 /// UDP port of RoCE v2.
 const ROCE_V2_PORT: u16 = 4791;
-/// One in so many packets is overtaken...
+/// Number of packets of which one is overtaken...
 const ONE_IN: u32 = 100;
-/// ... by so many, at most.
+/// ... by this many others, at most.
 const BY: u32 = 8;
 /// A packet that nothing comes behind leaves after this time.
 const PATIENCE: Duration = Duration::from_millis(1);
