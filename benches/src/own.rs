@@ -249,7 +249,7 @@ pub fn stacks(count: usize) -> Result<[f64; 2]> {
     let memory = memory_of_our_own()?.saturating_sub(before) as f64 / scale.queue_pairs() as f64;
     let (start, mut messages) = (Instant::now(), 0);
     for round in 1.. {
-        messages += scale.talk(round).map_err(anyhow::Error::msg)?;
+        messages += scale.talk(round)?;
         if messages >= STACKS_SAY {
             break;
         }
