@@ -30,7 +30,7 @@ const MESSAGE: usize = 64 << 10;
 const OUTSTANDING: usize = 16;
 /// Lists before the first that is measured, and between two looks at the clock.
 const WARM_UP: usize = 1000;
-const LOOK: u64 = 256;
+const CLOCK_INTERVAL: u64 = 256;
 /// Far more than a completion takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -177,7 +177,7 @@ pub fn lists(length: usize, run: Duration) -> Result<f64> {
                 continue;
             }
             lists += 1;
-            if lists.is_multiple_of(LOOK) && start.elapsed() >= run {
+            if lists.is_multiple_of(CLOCK_INTERVAL) && start.elapsed() >= run {
                 break;
             }
         }
