@@ -32,7 +32,7 @@ const OUTSTANDING: usize = 16;
 const WARM_UP: usize = 1000;
 const CLOCK_INTERVAL: u64 = 256;
 /// Far more than a completion takes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One process' queue pairs.
 struct Side {
@@ -74,7 +74,7 @@ impl Side {
             if !completions.is_empty() {
                 return Ok(completions);
             }
-            ensure!(start.elapsed() < PATIENCE, "no completion within {PATIENCE:?}");
+            ensure!(start.elapsed() < TIMEOUT, "no completion within {TIMEOUT:?}");
         }
     }
 }
@@ -168,7 +168,7 @@ pub fn lists(length: usize, run: Duration) -> Result<f64> {
                 if let Some(status) = side.cq.poll_status()? {
                     break status;
                 }
-                ensure!(start.elapsed() < run + PATIENCE, "no completion within {PATIENCE:?}");
+                ensure!(start.elapsed() < run + TIMEOUT, "no completion within {TIMEOUT:?}");
             };
             ensure!(status == Status::SUCCESS, "a WRITE failed: {status:?}");
             if warm < WARM_UP {
