@@ -102,3 +102,7 @@ pub const LOOPBACK_PORT: u16 = 14791;
 
 /// Bytes of the invariant CRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
