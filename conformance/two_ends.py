@@ -24,7 +24,7 @@ class Ends:
         return f"{side}: " + " / ".join(lines[-3:])
 
     def failure(self):
-        """What went wrong, as far as the exit statuses tell; None if nothing did."""
+        """The failure, as far as the exit statuses tell; None if there is none."""
         if self.hung:
             return f"no end: {', '.join(self.hung)}; {self.said(self.hung[0])}"
         if "server" in self.status and "client" not in self.status:

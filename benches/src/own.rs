@@ -30,9 +30,9 @@ const MESSAGE: usize = 64 << 10;
 const OUTSTANDING: usize = 16;
 /// Lists before the first that is measured, and between two looks at the clock.
 const WARM_UP: usize = 1000;
-const LOOK: u64 = 256;
+const CLOCK_INTERVAL: u64 = 256;
 /// Far more than a completion takes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One process' queue pairs.
 struct Side {
@@ -74,7 +74,7 @@ impl Side {
             if !completions.is_empty() {
                 return Ok(completions);
             }
-            ensure!(start.elapsed() < PATIENCE, "no completion within {PATIENCE:?}");
+            ensure!(start.elapsed() < TIMEOUT, "no completion within {TIMEOUT:?}");
         }
     }
 }
@@ -168,7 +168,7 @@ pub fn lists(length: usize, run: Duration) -> Result<f64> {
                 if let Some(status) = side.cq.poll_status()? {
                     break status;
                 }
-                ensure!(start.elapsed() < run + PATIENCE, "no completion within {PATIENCE:?}");
+                ensure!(start.elapsed() < run + TIMEOUT, "no completion within {TIMEOUT:?}");
             };
             ensure!(status == Status::SUCCESS, "a WRITE failed: {status:?}");
             if warm < WARM_UP {
@@ -177,7 +177,7 @@ pub fn lists(length: usize, run: Duration) -> Result<f64> {
                 continue;
             }
             lists += 1;
-            if lists.is_multiple_of(LOOK) && start.elapsed() >= run {
+            if lists.is_multiple_of(CLOCK_INTERVAL) && start.elapsed() >= run {
                 break;
             }
         }
@@ -249,7 +249,7 @@ pub fn stacks(count: usize) -> Result<[f64; 2]> {
     let memory = memory_of_our_own()?.saturating_sub(before) as f64 / scale.queue_pairs() as f64;
     let (start, mut messages) = (Instant::now(), 0);
     for round in 1.. {
-        messages += scale.talk(round).map_err(anyhow::Error::msg)?;
+        messages += scale.talk(round)?;
         if messages >= STACKS_SAY {
             break;
         }

@@ -19,7 +19,7 @@ const BURST: usize = 32;
 /// Bytes of a WRITE.
 const BYTES: usize = 8;
 /// Far longer than a burst takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Figures of one run.
 #[derive(Debug, Clone, Copy)]
@@ -156,7 +156,7 @@ impl Worker {
                     anyhow::bail!("a WRITE failed: {bad:?}");
                 }
                 left -= completions.len();
-                ensure!(!completions.is_empty() || began.elapsed() < PATIENCE, "no completion within {PATIENCE:?}");
+                ensure!(!completions.is_empty() || began.elapsed() < TIMEOUT, "no completion within {TIMEOUT:?}");
             }
             written += BURST;
         }

@@ -49,7 +49,7 @@ struct Ends {
     seed: u64,
     /// How long an answer may take, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 2000)]
-    patience: u64,
+    timeout: u64,
     /// How long to wait for a program that connects to this peer, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     wait: u64,
@@ -188,8 +188,8 @@ impl Ends {
         std::fs::read_to_string(path).with_context(name)?.parse::<Dictionary>().with_context(name)
     }
 
-    const fn patience(&self) -> Duration {
-        Duration::from_millis(self.patience)
+    const fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout)
     }
 
     /// The peer, which prints its packets, a line each: time, direction, packet.
@@ -291,10 +291,10 @@ pub(crate) fn inject(args: &InjectArgs) -> Result<ExitCode> {
     }
     let mut peer = args.ends.peer(handshake, CaptureSettings::default())?;
     if let Some(steps) = steps {
-        peer.shake(handshake, 0, args.ends.patience())?;
+        peer.shake(handshake, 0, args.ends.timeout())?;
         let played = Player::new(&mut peer).play(&steps);
         // What is still to come, and to be answered.
-        let until = Instant::now() + args.ends.patience();
+        let until = Instant::now() + args.ends.timeout();
         while Instant::now() < until && peer.receive(Instant::now() + Duration::from_millis(50))?.is_some() {}
         peer.disconnect()?;
         played?;
@@ -310,7 +310,7 @@ pub(crate) fn inject(args: &InjectArgs) -> Result<ExitCode> {
         dictionary: args.ends.dictionary()?,
         most: args.max_len.unwrap_or(longest),
         per_connection: args.per_connection.max(1),
-        patience: args.ends.patience(),
+        timeout: args.ends.timeout(),
     };
     let began = Instant::now();
     let report = campaign.run(&mut peer, handshake)?;
@@ -363,7 +363,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     let replay = Replay {
         packets: recorded,
         private_data: private_data_of(&packets, live).unwrap_or_default(),
-        patience: args.ends.patience(),
+        timeout: args.ends.timeout(),
         rounds: args.mutate,
         seed: args.ends.seed,
         dictionary: args.ends.dictionary()?,

@@ -68,7 +68,7 @@ impl<'a> From<&'a Interface> for Netdev<'a> {
 
 impl<'a> Netdev<'a> {
     /// The interface of another network namespace, for the device of this index.
-    pub(crate) fn elsewhere(index: usize, name: Option<&'a str>) -> Self {
+    pub(crate) fn in_another_namespace(index: usize, name: Option<&'a str>) -> Self {
         let (link_layer, gid_layout) = (LinkLayer::Ethernet, GidLayout::default());
         let (guid, gid_netdevs) = (spare_guid(index), Vec::new());
         Self { name, guid, gids: &[], gid_netdevs, is_running: true, link_layer, gid_layout, lid: Lid::NONE }

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void error_of(struct scene *scene, const char *what, const void *object)
+static void error_of(struct setup *setup, const char *what, const void *object)
 {
-	told(scene, what, 0, object ? 0 : errno, 0);
+	told(setup, what, 0, object ? 0 : errno, 0);
 }
 
-static void registration(struct scene *scene, struct random *random)
+static void registration(struct setup *setup, struct random *random)
 {
 	static const struct {
 		const char *name;
@@ -34,31 +34,31 @@ static void registration(struct scene *scene, struct random *random)
 		{ "reg-relaxed", 8, 100, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING },
 	};
 	int i = below(random, sizeof(asked) / sizeof(*asked));
-	struct end *end = &scene->ends[0];
+	struct end *end = &setup->ends[0];
 	uint8_t *address = end->memory + asked[i].offset;
 	struct ibv_mr *mr = ibv_reg_mr_iova(end->pd, address, asked[i].length,
 					    asked[i].iova_offset == (uint64_t)-4096 ? (uint64_t)-4096 :
 					    (uintptr_t)address + asked[i].iova_offset, asked[i].access);
 
-	error_of(scene, asked[i].name, mr);
+	error_of(setup, asked[i].name, mr);
 	if (mr)
-		told(scene, "dereg", 0, ibv_dereg_mr(mr), 0);
+		told(setup, "dereg", 0, ibv_dereg_mr(mr), 0);
 }
 
-static void unmapped(struct scene *scene, struct random *random)
+static void unmapped(struct setup *setup, struct random *random)
 {
 	void *const where[] = { (void *)16, (void *)0x7000, (void *)0xffff800000000000 };
 	int i = below(random, 3);
-	struct ibv_mr *mr = ibv_reg_mr(scene->ends[0].pd, where[i], 64, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *mr = ibv_reg_mr(setup->ends[0].pd, where[i], 64, IBV_ACCESS_LOCAL_WRITE);
 
-	error_of(scene, i == 0 ? "reg-first-page" : i == 1 ? "reg-unmapped" : "reg-kernel-memory", mr);
+	error_of(setup, i == 0 ? "reg-first-page" : i == 1 ? "reg-unmapped" : "reg-kernel-memory", mr);
 	if (mr)
 		ibv_dereg_mr(mr);
 }
 
-static void queue_pair(struct scene *scene, struct random *random)
+static void queue_pair(struct setup *setup, struct random *random)
 {
-	struct end *end = &scene->ends[0];
+	struct end *end = &setup->ends[0];
 	struct ibv_device_attr device;
 	struct ibv_qp_init_attr attr = {
 		.send_cq = end->send_cq,
@@ -69,7 +69,7 @@ static void queue_pair(struct scene *scene, struct random *random)
 	const char *what;
 	struct ibv_qp *qp;
 
-	ibv_query_device(scene->context, &device);
+	ibv_query_device(setup->context, &device);
 	switch (below(random, 9)) {
 	case 0: what = "qp-type-0"; attr.qp_type = 0; break;
 	case 1: what = "qp-type-99"; attr.qp_type = 99; break;
@@ -83,28 +83,28 @@ static void queue_pair(struct scene *scene, struct random *random)
 	default: what = "qp-recv-sge"; attr.cap.max_recv_sge = device.max_sge + 1; break;
 	}
 	qp = ibv_create_qp(end->pd, &attr);
-	error_of(scene, what, qp);
+	error_of(setup, what, qp);
 	if (qp)
-		told(scene, "destroy_qp", 0, ibv_destroy_qp(qp), 0);
+		told(setup, "destroy_qp", 0, ibv_destroy_qp(qp), 0);
 }
 
-static void completion_queue(struct scene *scene, struct random *random)
+static void completion_queue(struct setup *setup, struct random *random)
 {
 	struct ibv_device_attr device;
 	int which = below(random, 4), entries;
 	struct ibv_cq *cq;
 
-	ibv_query_device(scene->context, &device);
+	ibv_query_device(setup->context, &device);
 	entries = which == 0 ? 0 : which == 1 ? -1 : which == 2 ? device.max_cqe + 1 : 1;
-	cq = ibv_create_cq(scene->context, entries, NULL, NULL, which == 3 ? 99 : 0);
-	error_of(scene, which == 0 ? "cq-0" : which == 1 ? "cq-negative" : which == 2 ? "cq-too-long" : "cq-vector", cq);
+	cq = ibv_create_cq(setup->context, entries, NULL, NULL, which == 3 ? 99 : 0);
+	error_of(setup, which == 0 ? "cq-0" : which == 1 ? "cq-negative" : which == 2 ? "cq-too-long" : "cq-vector", cq);
 	if (cq) {
-		told(scene, "resize-0", 0, ibv_resize_cq(cq, 0), 0);
-		told(scene, "destroy_cq", 0, ibv_destroy_cq(cq), 0);
+		told(setup, "resize-0", 0, ibv_resize_cq(cq, 0), 0);
+		told(setup, "destroy_cq", 0, ibv_destroy_cq(cq), 0);
 	}
 }
 
-static void shared_queue(struct scene *scene, struct random *random)
+static void shared_queue(struct setup *setup, struct random *random)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 2 } };
 	struct ibv_srq_attr attr = { .max_wr = 16, .srq_limit = 4 };
@@ -115,32 +115,32 @@ static void shared_queue(struct scene *scene, struct random *random)
 		init.attr.max_wr = 0;
 	if (which == 1)
 		init.attr.max_sge = 1000;
-	srq = ibv_create_srq(scene->ends[0].pd, &init);
-	error_of(scene, which == 0 ? "srq-0" : which == 1 ? "srq-sge" : "srq", srq);
+	srq = ibv_create_srq(setup->ends[0].pd, &init);
+	error_of(setup, which == 0 ? "srq-0" : which == 1 ? "srq-sge" : "srq", srq);
 	if (!srq)
 		return;
 	if (which == 2)
-		told(scene, "srq-limit", 0, ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
+		told(setup, "srq-limit", 0, ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
 	if (which == 3) {
 		attr.srq_limit = 1000;
-		told(scene, "srq-limit-too-high", 0, ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
+		told(setup, "srq-limit-too-high", 0, ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
 	}
 	if (which == 4)
-		told(scene, "srq-resize", 0, ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), 0);
+		told(setup, "srq-resize", 0, ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), 0);
 	if (which == 5)
-		told(scene, "srq-mask", 0, ibv_modify_srq(srq, &attr, 1 << 5), 0);
-	told(scene, "destroy_srq", 0, ibv_destroy_srq(srq), 0);
+		told(setup, "srq-mask", 0, ibv_modify_srq(srq, &attr, 1 << 5), 0);
+	told(setup, "destroy_srq", 0, ibv_destroy_srq(srq), 0);
 }
 
 /* Attributes of a new queue pair, in INIT. */
-static void transition(struct scene *scene, struct random *random)
+static void transition(struct setup *setup, struct random *random)
 {
 	static const char *const names[] = {
 		"modify-rtr-mtu", "modify-rtr-rnr-timer", "modify-rtr-rd-atomic", "modify-rtr-empty-gid-row",
 		"modify-rtr-port", "modify-rtr-without-av", "modify-rtr-unknown-bit", "modify-rtr-too-much",
 		"modify-no-transition", "modify-no-state", "modify-rtr-no-grh", "modify-cur-state", "modify-rate-limit",
 	};
-	struct end *end = &scene->ends[0], other = *end;
+	struct end *end = &setup->ends[0], other = *end;
 	struct ibv_qp_init_attr init = {
 		.send_cq = end->send_cq,
 		.recv_cq = end->recv_cq,
@@ -155,22 +155,22 @@ static void transition(struct scene *scene, struct random *random)
 		.ah_attr = {
 			.is_global = 1,
 			.port_num = 1,
-			.grh = { .dgid = scene->gid, .sgid_index = scene->gid_index, .hop_limit = 64 },
+			.grh = { .dgid = setup->gid, .sgid_index = setup->gid_index, .hop_limit = 64 },
 		},
 	};
 	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	int which = below(random, sizeof(names) / sizeof(*names));
-	enum ibv_qp_type type = scene->type;
+	enum ibv_qp_type type = setup->type;
 
 	other.qp = ibv_create_qp(end->pd, &init);
 	if (!other.qp) {
-		error_of(scene, "create_qp", NULL);
+		error_of(setup, "create_qp", NULL);
 		return;
 	}
-	scene->type = IBV_QPT_RC;
-	told(scene, "to-init", 0, to_init(scene, &other), 0);
-	scene->type = type;
+	setup->type = IBV_QPT_RC;
+	told(setup, "to-init", 0, to_init(setup, &other), 0);
+	setup->type = type;
 	switch (which) {
 	case 0: attr.path_mtu = 9; break;
 	case 1: attr.min_rnr_timer = 32; break;
@@ -186,13 +186,13 @@ static void transition(struct scene *scene, struct random *random)
 	case 11: attr.cur_qp_state = IBV_QPS_RTS; mask = IBV_QP_STATE | IBV_QP_CUR_STATE; break;
 	default: mask |= IBV_QP_RATE_LIMIT; break;
 	}
-	told(scene, names[which], 0, ibv_modify_qp(other.qp, &attr, mask), 0);
-	told(scene, "destroy_qp", 0, ibv_destroy_qp(other.qp), 0);
+	told(setup, names[which], 0, ibv_modify_qp(other.qp, &attr, mask), 0);
+	told(setup, "destroy_qp", 0, ibv_destroy_qp(other.qp), 0);
 }
 
-static void post_refused(struct scene *scene, struct random *random)
+static void post_refused(struct setup *setup, struct random *random)
 {
-	struct end *end = &scene->ends[0];
+	struct end *end = &setup->ends[0];
 	struct ibv_sge sges[MOST_SGE + 30];
 	struct ibv_recv_wr recv = { .sg_list = sges, .num_sge = 33 }, *bad_recv;
 	struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .sg_list = sges, .send_flags = IBV_SEND_SIGNALED }, *bad;
@@ -206,7 +206,7 @@ static void post_refused(struct scene *scene, struct random *random)
 	int result;
 
 	if (!qp) {
-		error_of(scene, "create_qp", NULL);
+		error_of(setup, "create_qp", NULL);
 		return;
 	}
 	for (int i = 0; i < MOST_SGE + 30; i++)
@@ -214,48 +214,48 @@ static void post_refused(struct scene *scene, struct random *random)
 	switch (below(random, 4)) {
 	case 0:
 		result = ibv_post_recv(qp, &recv, &bad_recv);
-		told(scene, "post-recv-sges", 0, abs(result), 0);
+		told(setup, "post-recv-sges", 0, abs(result), 0);
 		break;
 	case 1:
 		send.num_sge = 33;
 		result = ibv_post_send(qp, &send, &bad);
-		told(scene, "post-send-sges", 0, abs(result), 0);
+		told(setup, "post-send-sges", 0, abs(result), 0);
 		break;
 	case 2:
 		send.num_sge = 1;
 		send.send_flags |= IBV_SEND_INLINE;
 		result = ibv_post_send(qp, &send, &bad);
-		told(scene, "post-inline", 0, abs(result), 0);
+		told(setup, "post-inline", 0, abs(result), 0);
 		break;
 	default:
 		recv.num_sge = 1;
 		result = ibv_post_recv(qp, &recv, &bad_recv);
-		told(scene, "post-recv-in-reset", 0, abs(result), 0);
+		told(setup, "post-recv-in-reset", 0, abs(result), 0);
 		break;
 	}
-	told(scene, "destroy_qp", 0, ibv_destroy_qp(qp), 0);
+	told(setup, "destroy_qp", 0, ibv_destroy_qp(qp), 0);
 }
 
-static void in_use(struct scene *scene, struct random *random)
+static void in_use(struct setup *setup, struct random *random)
 {
-	struct end *end = &scene->ends[0];
+	struct end *end = &setup->ends[0];
 
 	switch (below(random, 3)) {
-	case 0: told(scene, "dealloc-pd-in-use", 0, ibv_dealloc_pd(end->pd), 0); break;
-	case 1: told(scene, "destroy-cq-in-use", 0, ibv_destroy_cq(end->send_cq), 0); break;
+	case 0: told(setup, "dealloc-pd-in-use", 0, ibv_dealloc_pd(end->pd), 0); break;
+	case 1: told(setup, "destroy-cq-in-use", 0, ibv_destroy_cq(end->send_cq), 0); break;
 	default:
 		if (end->srq)
-			told(scene, "destroy-srq-in-use", 0, ibv_destroy_srq(end->srq), 0);
+			told(setup, "destroy-srq-in-use", 0, ibv_destroy_srq(end->srq), 0);
 		break;
 	}
 }
 
-static void address(struct scene *scene, struct random *random)
+static void address(struct setup *setup, struct random *random)
 {
 	struct ibv_ah_attr attr = {
 		.is_global = 1,
 		.port_num = 1,
-		.grh = { .dgid = scene->gid, .sgid_index = scene->gid_index, .hop_limit = 64 },
+		.grh = { .dgid = setup->gid, .sgid_index = setup->gid_index, .hop_limit = 64 },
 	};
 	int which = below(random, 4);
 	struct ibv_ah *ah;
@@ -266,13 +266,13 @@ static void address(struct scene *scene, struct random *random)
 		attr.port_num = 2;
 	if (which == 2)
 		attr.grh.sgid_index = 200;
-	ah = ibv_create_ah(scene->ends[0].pd, &attr);
-	error_of(scene, which == 0 ? "ah-no-grh" : which == 1 ? "ah-port" : which == 2 ? "ah-empty-gid-row" : "ah", ah);
+	ah = ibv_create_ah(setup->ends[0].pd, &attr);
+	error_of(setup, which == 0 ? "ah-no-grh" : which == 1 ? "ah-port" : which == 2 ? "ah-empty-gid-row" : "ah", ah);
 	if (ah)
-		told(scene, "destroy_ah", 0, ibv_destroy_ah(ah), 0);
+		told(setup, "destroy_ah", 0, ibv_destroy_ah(ah), 0);
 }
 
-static void queries(struct scene *scene, struct random *random)
+static void queries(struct setup *setup, struct random *random)
 {
 	struct ibv_port_attr port;
 	union ibv_gid gid;
@@ -280,28 +280,28 @@ static void queries(struct scene *scene, struct random *random)
 	struct ibv_gid_entry entry;
 
 	switch (below(random, 5)) {
-	case 0: told(scene, "query-port-0", 0, ibv_query_port(scene->context, 0, &port), 0); break;
-	case 1: told(scene, "query-port-2", 0, ibv_query_port(scene->context, 2, &port), 0); break;
-	case 2: told(scene, "query-gid-port-2", 0, ibv_query_gid(scene->context, 2, 0, &gid) ? 1 : 0, 0); break;
-	case 3: told(scene, "query-pkey-1000", 0, ibv_query_pkey(scene->context, 1, 1000, &pkey) ? 1 : 0, 0); break;
-	default: told(scene, "query-gid-ex-empty", 0, ibv_query_gid_ex(scene->context, 1, 200, &entry, 0), 0); break;
+	case 0: told(setup, "query-port-0", 0, ibv_query_port(setup->context, 0, &port), 0); break;
+	case 1: told(setup, "query-port-2", 0, ibv_query_port(setup->context, 2, &port), 0); break;
+	case 2: told(setup, "query-gid-port-2", 0, ibv_query_gid(setup->context, 2, 0, &gid) ? 1 : 0, 0); break;
+	case 3: told(setup, "query-pkey-1000", 0, ibv_query_pkey(setup->context, 1, 1000, &pkey) ? 1 : 0, 0); break;
+	default: told(setup, "query-gid-ex-empty", 0, ibv_query_gid_ex(setup->context, 1, 200, &entry, 0), 0); break;
 	}
 }
 
-void calls(struct scene *scene, struct random *random)
+void calls(struct setup *setup, struct random *random)
 {
-	void (*const kinds[])(struct scene *, struct random *) = {
+	void (*const kinds[])(struct setup *, struct random *) = {
 		registration, unmapped, queue_pair, completion_queue, shared_queue, transition, post_refused, in_use, address,
 		queries, registration, transition,
 	};
 	int count = 2 + below(random, 5);
-	const char *key = scene->key;
+	const char *key = setup->key;
 	char name[128];
 
 	for (int i = 0; i < count; i++) {
 		snprintf(name, sizeof(name), "%s c%d", key, i);
-		scene->key = name;
-		kinds[below(random, sizeof(kinds) / sizeof(*kinds))](scene, random);
+		setup->key = name;
+		kinds[below(random, sizeof(kinds) / sizeof(*kinds))](setup, random);
 	}
-	scene->key = key;
+	setup->key = key;
 }

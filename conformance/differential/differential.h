@@ -58,13 +58,13 @@ struct end {
 };
 
 /* Two queue pairs of one device, connected with each other. */
-struct scene {
+struct setup {
 	FILE *out;
 	struct ibv_context *context;
 	int gid_index;
 	union ibv_gid gid;
 	uint64_t seed;
-	uint32_t number;      /* among the scenes of a seed */
+	uint32_t number;      /* among the setups of a seed */
 	enum ibv_qp_type type;
 	bool extended_post;   /* ibv_wr_* */
 	bool sq_sig_all;
@@ -95,32 +95,32 @@ struct request {
 	struct ibv_mw_bind_info bind;
 };
 
-/* scene.c */
-bool scene_open(struct scene *scene, struct random *random);
-void scene_close(struct scene *scene);
-void scene_connect(struct scene *scene);
-void scene_reconnect(struct scene *scene);
-int to_init(struct scene *scene, struct end *end);
-int to_rtr(struct scene *scene, struct end *end, uint32_t peer);
-int to_rts(struct scene *scene, struct end *end);
+/* setup.c */
+bool setup_open(struct setup *setup, struct random *random);
+void setup_close(struct setup *setup);
+void setup_connect(struct setup *setup);
+void setup_reconnect(struct setup *setup);
+int to_init(struct setup *setup, struct end *end);
+int to_rtr(struct setup *setup, struct end *end, uint32_t peer);
+int to_rts(struct setup *setup, struct end *end);
 
 /* post.c */
-int post(struct scene *scene, int at, struct request *requests, int count, int *bad);
-int post_recvs(struct scene *scene, int at, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
-void settle(struct scene *scene, bool success);
+int post(struct setup *setup, int at, struct request *requests, int count, int *bad);
+int post_recvs(struct setup *setup, int at, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+void settle(struct setup *setup, bool success);
 void spoil(struct end *end, uint64_t address, uint32_t length);
-void refill(struct scene *scene, struct random *random);
-void poll_cqs(struct scene *scene);
+void refill(struct setup *setup, struct random *random);
+void poll_cqs(struct setup *setup);
 
 /* traffic.c, windows.c, calls.c: one epoch each */
-void traffic(struct scene *scene, struct random *random);
-void failure(struct scene *scene, struct random *random);
-void windows(struct scene *scene, struct random *random);
-void calls(struct scene *scene, struct random *random);
+void traffic(struct setup *setup, struct random *random);
+void failure(struct setup *setup, struct random *random);
+void windows(struct setup *setup, struct random *random);
+void calls(struct setup *setup, struct random *random);
 
-void receive(struct scene *scene, struct random *random, int at, uint32_t length);
+void receive(struct setup *setup, struct random *random, int at, uint32_t length);
 uint32_t take(struct end *end, uint32_t length, uint32_t align);
-void remember(struct scene *scene, int at, const struct request *request);
-void told(struct scene *scene, const char *what, int at, int result, int bad);
+void remember(struct setup *setup, int at, const struct request *request);
+void told(struct setup *setup, const char *what, int at, int result, int bad);
 
 #endif

@@ -33,32 +33,32 @@ static void *play(void *argument)
 {
 	static const struct {
 		const char *name;
-		void (*epoch)(struct scene *, struct random *);
+		void (*epoch)(struct setup *, struct random *);
 		uint32_t weight;
 	} kinds[] = { { "traffic", traffic, 5 }, { "failure", failure, 3 }, { "windows", windows, 2 }, { "calls", calls, 2 } };
-	struct scene *scene = argument;
-	struct random random = stream(scene->seed, scene->number << 16);
+	struct setup *setup = argument;
+	struct random random = stream(setup->seed, setup->number << 16);
 	char key[64];
 	int epochs = 3 + below(&random, 5);
 
-	snprintf(key, sizeof(key), "s%u", scene->number);
-	scene->key = key;
-	if (scene_open(scene, &random)) {
-		for (scene->epoch = 1; scene->epoch <= epochs && !scene->lost; scene->epoch++) {
+	snprintf(key, sizeof(key), "s%u", setup->number);
+	setup->key = key;
+	if (setup_open(setup, &random)) {
+		for (setup->epoch = 1; setup->epoch <= epochs && !setup->lost; setup->epoch++) {
 			int kind = 0;
 
-			random = stream(scene->seed, scene->number << 16 | scene->epoch);
+			random = stream(setup->seed, setup->number << 16 | setup->epoch);
 			for (uint32_t chosen = below(&random, 12); chosen >= kinds[kind].weight; kind++)
 				chosen -= kinds[kind].weight;
-			snprintf(key, sizeof(key), "s%u e%d %s%s", scene->number, scene->epoch, kinds[kind].name,
-				 scene->type == IBV_QPT_RC ? "-rc" : scene->type == IBV_QPT_UC ? "-uc" : "-ud");
-			kinds[kind].epoch(scene, &random);
-			scene->key = key;
-			refill(scene, &random);
+			snprintf(key, sizeof(key), "s%u e%d %s%s", setup->number, setup->epoch, kinds[kind].name,
+				 setup->type == IBV_QPT_RC ? "-rc" : setup->type == IBV_QPT_UC ? "-uc" : "-ud");
+			kinds[kind].epoch(setup, &random);
+			setup->key = key;
+			refill(setup, &random);
 		}
 	}
-	snprintf(key, sizeof(key), "s%u", scene->number);
-	scene_close(scene);
+	snprintf(key, sizeof(key), "s%u", setup->number);
+	setup_close(setup);
 	return NULL;
 }
 
@@ -66,7 +66,7 @@ static int run_seed(const char *device, int gid_index, uint64_t seed)
 {
 	struct random random = stream(seed, 0);
 	int threads = chance(&random, 25) ? 2 + below(&random, MOST_THREADS - 1) : 1;
-	static struct scene scenes[MOST_THREADS];
+	static struct setup setups[MOST_THREADS];
 	pthread_t running[MOST_THREADS];
 	char *text[MOST_THREADS];
 	size_t size[MOST_THREADS];
@@ -78,18 +78,18 @@ static int run_seed(const char *device, int gid_index, uint64_t seed)
 		return 1;
 	}
 	for (int i = 0; i < threads; i++) {
-		scenes[i].context = context;
-		scenes[i].gid_index = gid_index;
-		scenes[i].gid = gid;
-		scenes[i].seed = seed;
-		scenes[i].number = i;
-		scenes[i].out = open_memstream(&text[i], &size[i]);
-		if (pthread_create(&running[i], NULL, play, &scenes[i]))
+		setups[i].context = context;
+		setups[i].gid_index = gid_index;
+		setups[i].gid = gid;
+		setups[i].seed = seed;
+		setups[i].number = i;
+		setups[i].out = open_memstream(&text[i], &size[i]);
+		if (pthread_create(&running[i], NULL, play, &setups[i]))
 			return 1;
 	}
 	for (int i = 0; i < threads; i++) {
 		pthread_join(running[i], NULL);
-		fclose(scenes[i].out);
+		fclose(setups[i].out);
 		fputs(text[i], stdout);
 		free(text[i]);
 	}

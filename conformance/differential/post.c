@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-static void fill(struct scene *scene, int at, const struct request *request, struct ibv_send_wr *wr)
+static void fill(struct setup *setup, int at, const struct request *request, struct ibv_send_wr *wr)
 {
 	memset(wr, 0, sizeof(*wr));
 	wr->wr_id = request->wr_id;
@@ -24,9 +24,9 @@ static void fill(struct scene *scene, int at, const struct request *request, str
 		wr->bind_mw.mw = request->mw;
 		wr->bind_mw.rkey = request->rkey;
 		wr->bind_mw.bind_info = request->bind;
-	} else if (scene->type == IBV_QPT_UD) {
-		wr->wr.ud.ah = scene->ends[at].ah;
-		wr->wr.ud.remote_qpn = scene->ends[1 - at].qp->qp_num;
+	} else if (setup->type == IBV_QPT_UD) {
+		wr->wr.ud.ah = setup->ends[at].ah;
+		wr->wr.ud.remote_qpn = setup->ends[1 - at].qp->qp_num;
 		wr->wr.ud.remote_qkey = request->compare_add ? request->compare_add : Q_KEY;
 	} else if (request->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || request->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		wr->wr.atomic.remote_addr = request->remote_addr;
@@ -39,7 +39,7 @@ static void fill(struct scene *scene, int at, const struct request *request, str
 	}
 }
 
-static void build(struct scene *scene, int at, struct ibv_qp_ex *qp, const struct request *request)
+static void build(struct setup *setup, int at, struct ibv_qp_ex *qp, const struct request *request)
 {
 	qp->wr_id = request->wr_id;
 	/* IBV_SEND_INLINE as well, without which rdma-core's rxe sends something else (known-bugs-elsewhere.md). */
@@ -78,8 +78,8 @@ static void build(struct scene *scene, int at, struct ibv_qp_ex *qp, const struc
 	default:
 		return;
 	}
-	if (scene->type == IBV_QPT_UD)
-		ibv_wr_set_ud_addr(qp, scene->ends[at].ah, scene->ends[1 - at].qp->qp_num,
+	if (setup->type == IBV_QPT_UD)
+		ibv_wr_set_ud_addr(qp, setup->ends[at].ah, setup->ends[1 - at].qp->qp_num,
 				   request->compare_add ? request->compare_add : Q_KEY);
 	if (request->flags & IBV_SEND_INLINE) {
 		ibv_wr_set_inline_data(qp, (void *)(uintptr_t)request->sge[0].addr, request->sge[0].length);
@@ -89,36 +89,36 @@ static void build(struct scene *scene, int at, struct ibv_qp_ex *qp, const struc
 }
 
 /* What was asked for, so that a difference can be understood. */
-static void describe(struct scene *scene, const struct request *request)
+static void describe(struct setup *setup, const struct request *request)
 {
 	char key[128], sges[64] = "";
 
 	for (int i = 0; i < request->num_sge; i++)
 		snprintf(sges + strlen(sges), sizeof(sges) - strlen(sges), " %u", request->sge[i].length);
-	snprintf(key, sizeof(key), "%s asks%llx", scene->key, (unsigned long long)request->wr_id);
-	tell(scene->out, key, "op%d flags %x sges%s", request->opcode, request->flags, sges);
+	snprintf(key, sizeof(key), "%s asks%llx", setup->key, (unsigned long long)request->wr_id);
+	tell(setup->out, key, "op%d flags %x sges%s", request->opcode, request->flags, sges);
 }
 
 /* Posts a list; returns what the API returned, and in `bad` which request was refused, -1 for none. */
-int post(struct scene *scene, int at, struct request *requests, int count, int *bad)
+int post(struct setup *setup, int at, struct request *requests, int count, int *bad)
 {
 	struct ibv_send_wr list[MOST_REQUESTS], *refused = NULL;
-	struct ibv_qp *qp = scene->ends[at].qp;
+	struct ibv_qp *qp = setup->ends[at].qp;
 	int result;
 
 	*bad = -1;
 	for (int i = 0; i < count; i++)
-		describe(scene, &requests[i]);
-	if (scene->extended_post) {
+		describe(setup, &requests[i]);
+	if (setup->extended_post) {
 		struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
 
 		ibv_wr_start(ex);
 		for (int i = 0; i < count; i++)
-			build(scene, at, ex, &requests[i]);
+			build(setup, at, ex, &requests[i]);
 		return ibv_wr_complete(ex);
 	}
 	for (int i = 0; i < count; i++) {
-		fill(scene, at, &requests[i], &list[i]);
+		fill(setup, at, &requests[i], &list[i]);
 		list[i].next = i + 1 < count ? &list[i + 1] : NULL;
 	}
 	result = ibv_post_send(qp, list, &refused);
@@ -128,9 +128,9 @@ int post(struct scene *scene, int at, struct request *requests, int count, int *
 	return result < 0 ? -result : result;
 }
 
-int post_recvs(struct scene *scene, int at, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+int post_recvs(struct setup *setup, int at, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	struct end *end = &scene->ends[at];
+	struct end *end = &setup->ends[at];
 	int result = end->srq ? ibv_post_srq_recv(end->srq, wr, bad) : ibv_post_recv(end->qp, wr, bad);
 
 	return result < 0 ? -result : result;
@@ -162,10 +162,10 @@ void spoil(struct end *end, uint64_t address, uint32_t length)
 }
 
 /* Both ends' memory anew, for the next epoch. */
-void refill(struct scene *scene, struct random *random)
+void refill(struct setup *setup, struct random *random)
 {
 	for (int at = 0; at < 2; at++) {
-		struct end *end = &scene->ends[at];
+		struct end *end = &setup->ends[at];
 
 		for (uint32_t i = 0; i < end->next; i += 8) {
 			uint64_t word = random_next(random);
@@ -178,12 +178,12 @@ void refill(struct scene *scene, struct random *random)
 }
 
 /* Finds the request that has completed, and tells. Of a failure, only the status means something. */
-static void completed(struct scene *scene, const struct ibv_wc *wc)
+static void completed(struct setup *setup, const struct ibv_wc *wc)
 {
 	char key[128];
 
 	for (int at = 0; at < 2; at++) {
-		struct end *end = &scene->ends[at], *peer = &scene->ends[1 - at];
+		struct end *end = &setup->ends[at], *peer = &setup->ends[1 - at];
 
 		if (end->qp->qp_num != wc->qp_num)
 			continue;
@@ -198,47 +198,47 @@ static void completed(struct scene *scene, const struct ibv_wc *wc)
 					behind += !found->completed && found->signaled;
 					continue;
 				}
-				snprintf(key, sizeof(key), "%s wr%llx", scene->key, (unsigned long long)wc->wr_id);
+				snprintf(key, sizeof(key), "%s wr%llx", setup->key, (unsigned long long)wc->wr_id);
 				if (found->completed)
-					tell(scene->out, key, "completed again");
+					tell(setup->out, key, "completed again");
 				found->completed = true;
 				found->status = wc->status;
 				if (wc->status != IBV_WC_SUCCESS) {
-					tell(scene->out, key, "%s%s", status_name(wc->status), behind ? " out of order" : "");
+					tell(setup->out, key, "%s%s", status_name(wc->status), behind ? " out of order" : "");
 				} else if (receives) {
 					/* ibv_poll_cq(3): that there is a GRH is said on UD only. */
 					unsigned int known = IBV_WC_WITH_IMM | IBV_WC_WITH_INV |
-							     (scene->type == IBV_QPT_UD ? IBV_WC_GRH : 0);
+							     (setup->type == IBV_QPT_UD ? IBV_WC_GRH : 0);
 
 					/* The header in front of a datagram has addresses. */
-					if (scene->type == IBV_QPT_UD)
+					if (setup->type == IBV_QPT_UD)
 						spoil(end, (uintptr_t)end->memory + found->offset, 40);
-					tell(scene->out, key, "%s %s bytes %u flags %x imm %x src %d%s",
+					tell(setup->out, key, "%s %s bytes %u flags %x imm %x src %d%s",
 					     status_name(wc->status), opcode_name(wc->opcode), wc->byte_len,
 					     wc->wc_flags & known,
 					     wc->wc_flags & IBV_WC_WITH_IMM ? ntohl(wc->imm_data) : 0,
-					     scene->type == IBV_QPT_UD && wc->src_qp == peer->qp->qp_num,
+					     setup->type == IBV_QPT_UD && wc->src_qp == peer->qp->qp_num,
 					     behind ? " out of order" : "");
 				} else {
-					tell(scene->out, key, "%s %s%s", status_name(wc->status), opcode_name(wc->opcode),
+					tell(setup->out, key, "%s %s%s", status_name(wc->status), opcode_name(wc->opcode),
 					     behind ? " out of order" : "");
 				}
 				return;
 			}
 		}
 	}
-	snprintf(key, sizeof(key), "%s stray", scene->key);
-	tell(scene->out, key, "%llx %s", (unsigned long long)wc->wr_id, status_name(wc->status));
+	snprintf(key, sizeof(key), "%s stray", setup->key);
+	tell(setup->out, key, "%llx %s", (unsigned long long)wc->wr_id, status_name(wc->status));
 }
 
-static void poll_one(struct scene *scene, struct ibv_cq *cq, struct ibv_cq_ex *ex)
+static void poll_one(struct setup *setup, struct ibv_cq *cq, struct ibv_cq_ex *ex)
 {
 	struct ibv_poll_cq_attr attr = { 0 };
 	struct ibv_wc wc;
 
 	if (!ex) {
 		while (ibv_poll_cq(cq, 1, &wc) > 0)
-			completed(scene, &wc);
+			completed(setup, &wc);
 		return;
 	}
 	/* One at a time: rdma-core's rxe loses completions after an `ibv_next_poll` that finds none (known-bugs-elsewhere.md). */
@@ -255,19 +255,19 @@ static void poll_one(struct scene *scene, struct ibv_cq *cq, struct ibv_cq_ex *e
 			if (wc.wc_flags & IBV_WC_WITH_IMM)
 				wc.imm_data = ibv_wc_read_imm_data(ex);
 		}
-		completed(scene, &wc);
+		completed(setup, &wc);
 		ibv_end_poll(ex);
 	}
 }
 
-void poll_cqs(struct scene *scene)
+void poll_cqs(struct setup *setup)
 {
 	for (int at = 0; at < 2; at++) {
-		struct end *end = &scene->ends[at];
+		struct end *end = &setup->ends[at];
 
-		poll_one(scene, end->send_cq, end->send_cq_ex);
+		poll_one(setup, end->send_cq, end->send_cq_ex);
 		if (end->recv_cq != end->send_cq)
-			poll_one(scene, end->recv_cq, end->recv_cq_ex);
+			poll_one(setup, end->recv_cq, end->recv_cq_ex);
 	}
 }
 
@@ -312,20 +312,20 @@ static int received(const struct end *end)
 	return count;
 }
 
-static bool wait_for(struct scene *scene, bool (*done)(struct scene *, int), int at, const char *what)
+static bool wait_for(struct setup *setup, bool (*done)(struct setup *, int), int at, const char *what)
 {
 	double deadline = now() + DEADLINE;
 
-	while (!scene->lost) {
+	while (!setup->lost) {
 		char name[128];
 
-		poll_cqs(scene);
-		if (done(scene, at))
+		poll_cqs(setup);
+		if (done(setup, at))
 			return true;
 		if (now() > deadline) {
-			snprintf(name, sizeof(name), "%s wait%d", scene->key, at);
-			tell(scene->out, name, "in vain for %s", what);
-			scene->lost = true;
+			snprintf(name, sizeof(name), "%s wait%d", setup->key, at);
+			tell(setup->out, name, "in vain for %s", what);
+			setup->lost = true;
 			return false;
 		}
 		sched_yield();
@@ -333,46 +333,46 @@ static bool wait_for(struct scene *scene, bool (*done)(struct scene *, int), int
 	return false;
 }
 
-static bool sent_all(struct scene *scene, int at)
+static bool sent_all(struct setup *setup, int at)
 {
-	return sends_done(&scene->ends[at]);
+	return sends_done(&setup->ends[at]);
 }
 
-static bool received_all(struct scene *scene, int at)
+static bool received_all(struct setup *setup, int at)
 {
-	return received(&scene->ends[at]) >= consumed(&scene->ends[1 - at]);
+	return received(&setup->ends[at]) >= consumed(&setup->ends[1 - at]);
 }
 
-static bool flushed_all(struct scene *scene, int at)
+static bool flushed_all(struct setup *setup, int at)
 {
-	return received(&scene->ends[at]) == scene->ends[at].recv_count;
+	return received(&setup->ends[at]) == setup->ends[at].recv_count;
 }
 
 /*
  * Waits until everything that was posted has completed. Where that is not meant to be with success, both ends are put into
  * ERR, so that their receives complete as well; an SRQ keeps them.
  */
-void settle(struct scene *scene, bool success)
+void settle(struct setup *setup, bool success)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	char name[128];
 
 	for (int at = 0; at < 2; at++)
-		wait_for(scene, sent_all, at, "sends");
+		wait_for(setup, sent_all, at, "sends");
 	for (int at = 0; at < 2; at++) {
 		if (success) {
-			wait_for(scene, received_all, at, "receives");
+			wait_for(setup, received_all, at, "receives");
 			continue;
 		}
-		ibv_modify_qp(scene->ends[at].qp, &attr, IBV_QP_STATE);
-		if (!scene->ends[at].srq)
-			wait_for(scene, flushed_all, at, "flushed receives");
+		ibv_modify_qp(setup->ends[at].qp, &attr, IBV_QP_STATE);
+		if (!setup->ends[at].srq)
+			wait_for(setup, flushed_all, at, "flushed receives");
 	}
 	for (int at = 0; at < 2; at++) {
-		struct end *end = &scene->ends[at];
+		struct end *end = &setup->ends[at];
 
-		snprintf(name, sizeof(name), "%s memory%d", scene->key, at);
-		tell(scene->out, name, "%016llx", (unsigned long long)hash(end->memory, end->undefined, end->next));
+		snprintf(name, sizeof(name), "%s memory%d", setup->key, at);
+		tell(setup->out, name, "%016llx", (unsigned long long)hash(end->memory, end->undefined, end->next));
 		end->send_count = end->recv_count = 0;
 	}
 }

@@ -16,13 +16,13 @@ uint32_t take(struct end *end, uint32_t length, uint32_t align)
 	return at;
 }
 
-static uint32_t some_length(struct scene *scene, struct random *random)
+static uint32_t some_length(struct setup *setup, struct random *random)
 {
-	uint32_t mtu = scene->path_mtu;
+	uint32_t mtu = setup->path_mtu;
 	const uint32_t lengths[] = { 0, 1, 2, 3, 5, 8, 60, 63, 256, 1000, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 7 };
 
 	/* A datagram fits the port's MTU, which differs. */
-	return lengths[below(random, scene->type == IBV_QPT_UD ? 10 : 15)];
+	return lengths[below(random, setup->type == IBV_QPT_UD ? 10 : 15)];
 }
 
 /* Gathers `length` bytes from pieces, one behind the other in memory. */
@@ -40,43 +40,43 @@ static void pieces(struct end *end, struct random *random, struct request *reque
 	}
 }
 
-void remember(struct scene *scene, int at, const struct request *request)
+void remember(struct setup *setup, int at, const struct request *request)
 {
-	struct posted *posted = &scene->ends[at].sends[scene->ends[at].send_count++];
+	struct posted *posted = &setup->ends[at].sends[setup->ends[at].send_count++];
 
 	memset(posted, 0, sizeof(*posted));
 	posted->wr_id = request->wr_id;
-	posted->signaled = scene->sq_sig_all || (request->flags & IBV_SEND_SIGNALED);
+	posted->signaled = setup->sq_sig_all || (request->flags & IBV_SEND_SIGNALED);
 	posted->consumes = request->opcode == IBV_WR_SEND || request->opcode == IBV_WR_SEND_WITH_IMM ||
 			   request->opcode == IBV_WR_SEND_WITH_INV || request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
-void told(struct scene *scene, const char *what, int at, int result, int bad)
+void told(struct setup *setup, const char *what, int at, int result, int bad)
 {
 	char name[128];
 
-	snprintf(name, sizeof(name), "%s %s%d", scene->key, what, at);
+	snprintf(name, sizeof(name), "%s %s%d", setup->key, what, at);
 	if (result)
-		tell(scene->out, name, "%s at %d", strerrorname_np(result), bad);
+		tell(setup->out, name, "%s at %d", strerrorname_np(result), bad);
 	else
-		tell(scene->out, name, "0");
+		tell(setup->out, name, "0");
 }
 
-static enum ibv_wr_opcode some_opcode(struct scene *scene, struct random *random)
+static enum ibv_wr_opcode some_opcode(struct setup *setup, struct random *random)
 {
 	static const enum ibv_wr_opcode opcodes[] = {
 		IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
 		IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP,
 	};
 
-	return opcodes[below(random, scene->type == IBV_QPT_RC ? 7 : scene->type == IBV_QPT_UC ? 4 : 2)];
+	return opcodes[below(random, setup->type == IBV_QPT_RC ? 7 : setup->type == IBV_QPT_UC ? 4 : 2)];
 }
 
 /* Posts a receive of up to `length` bytes. */
-void receive(struct scene *scene, struct random *random, int at, uint32_t length)
+void receive(struct setup *setup, struct random *random, int at, uint32_t length)
 {
-	struct end *end = &scene->ends[at];
-	uint32_t room = length + (scene->type == IBV_QPT_UD ? 40 : 0) + below(random, 3) * 8;
+	struct end *end = &setup->ends[at];
+	uint32_t room = length + (setup->type == IBV_QPT_UD ? 40 : 0) + below(random, 3) * 8;
 	struct request pieces_of = { 0 };
 	struct posted *posted;
 	struct ibv_recv_wr wr = { 0 }, *bad = NULL;
@@ -87,12 +87,12 @@ void receive(struct scene *scene, struct random *random, int at, uint32_t length
 		return;
 	offset = take(end, room, 1 << below(random, 4));
 	pieces(end, random, &pieces_of, offset, room, MOST_SGE);
-	wr.wr_id = 0x8000 | scene->epoch << 16 | at << 12 | end->recv_count;
+	wr.wr_id = 0x8000 | setup->epoch << 16 | at << 12 | end->recv_count;
 	wr.sg_list = pieces_of.sge;
 	wr.num_sge = pieces_of.num_sge;
-	result = post_recvs(scene, at, &wr, &bad);
+	result = post_recvs(setup, at, &wr, &bad);
 	if (result) {
-		told(scene, "recv", at, result, 0);
+		told(setup, "recv", at, result, 0);
 		return;
 	}
 	posted = &end->recvs[end->recv_count++];
@@ -103,22 +103,22 @@ void receive(struct scene *scene, struct random *random, int at, uint32_t length
 }
 
 /* A request that succeeds. */
-static void valid(struct scene *scene, struct random *random, int at, int index, struct request *request)
+static void valid(struct setup *setup, struct random *random, int at, int index, struct request *request)
 {
-	struct end *end = &scene->ends[at], *peer = &scene->ends[1 - at];
-	uint32_t length = some_length(scene, random), local, remote;
+	struct end *end = &setup->ends[at], *peer = &setup->ends[1 - at];
+	uint32_t length = some_length(setup, random), local, remote;
 	bool atomic;
 
 	memset(request, 0, sizeof(*request));
-	request->wr_id = scene->epoch << 16 | at << 12 | index;
-	request->opcode = some_opcode(scene, random);
+	request->wr_id = setup->epoch << 16 | at << 12 | index;
+	request->opcode = some_opcode(setup, random);
 	atomic = request->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || request->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
 	if (atomic)
 		length = 8;
 	local = take(end, length, atomic ? 8 : 1 << below(random, 4));
 	remote = take(peer, length, 8);
 	/* rdma-core's rxe counts the first of a list as often as there are elements (known-bugs-elsewhere.md). */
-	pieces(end, random, request, local, length, scene->extended_post ? 1 : MOST_SGE);
+	pieces(end, random, request, local, length, setup->extended_post ? 1 : MOST_SGE);
 	if (atomic) {
 		request->num_sge = 1;
 		request->sge[0].addr = (uintptr_t)end->memory + local;
@@ -132,14 +132,14 @@ static void valid(struct scene *scene, struct random *random, int at, int index,
 	request->remote_addr = (uintptr_t)peer->memory + remote;
 	request->rkey = peer->mr->rkey;
 	request->imm = random_next(random);
-	if (scene->type == IBV_QPT_UD)
+	if (setup->type == IBV_QPT_UD)
 		request->compare_add = 0;
 	request->flags = chance(random, 70) ? IBV_SEND_SIGNALED : 0;
 	if (chance(random, 20))
 		request->flags |= IBV_SEND_FENCE;
 	if (chance(random, 20))
 		request->flags |= IBV_SEND_SOLICITED;
-	if (length <= scene->max_inline && request->opcode != IBV_WR_RDMA_READ && !atomic && chance(random, 40))
+	if (length <= setup->max_inline && request->opcode != IBV_WR_RDMA_READ && !atomic && chance(random, 40))
 		request->flags |= IBV_SEND_INLINE;
 }
 
@@ -153,19 +153,19 @@ static uint32_t length_of(const struct request *request)
 }
 
 /* Lists of requests from both ends at once; on UC and UD a last message by which the others have arrived. */
-void traffic(struct scene *scene, struct random *random)
+void traffic(struct setup *setup, struct random *random)
 {
 	struct request requests[2][MOST_REQUESTS];
 	int count[2];
 
 	for (int at = 0; at < 2; at++) {
-		count[at] = scene->type == IBV_QPT_RC ? below(random, 12) : below(random, 6);
+		count[at] = setup->type == IBV_QPT_RC ? below(random, 12) : below(random, 6);
 		for (int i = 0; i < count[at]; i++) {
-			valid(scene, random, at, i, &requests[at][i]);
+			valid(setup, random, at, i, &requests[at][i]);
 			if (i + 1 == count[at])
 				requests[at][i].flags |= IBV_SEND_SIGNALED;
 			/* What came before the last message of UC has come when that has. */
-			if (i + 1 == count[at] && scene->type == IBV_QPT_UC)
+			if (i + 1 == count[at] && setup->type == IBV_QPT_UC)
 				requests[at][i].opcode = IBV_WR_SEND_WITH_IMM;
 		}
 	}
@@ -175,7 +175,7 @@ void traffic(struct scene *scene, struct random *random)
 
 			if (opcode != IBV_WR_RDMA_WRITE && opcode != IBV_WR_RDMA_READ &&
 			    opcode != IBV_WR_ATOMIC_FETCH_AND_ADD && opcode != IBV_WR_ATOMIC_CMP_AND_SWP)
-				receive(scene, random, at, length_of(&requests[1 - at][i]));
+				receive(setup, random, at, length_of(&requests[1 - at][i]));
 		}
 	}
 	for (int at = 0; at < 2; at++) {
@@ -184,14 +184,14 @@ void traffic(struct scene *scene, struct random *random)
 		while (from < count[at]) {
 			int some = 1 + below(random, count[at] - from), bad, result;
 
-			result = post(scene, at, requests[at] + from, some, &bad);
-			told(scene, "post", at, result, bad);
+			result = post(setup, at, requests[at] + from, some, &bad);
+			told(setup, "post", at, result, bad);
 			for (int i = from; !result && i < from + some; i++)
-				remember(scene, at, &requests[at][i]);
+				remember(setup, at, &requests[at][i]);
 			from += some;
 		}
 	}
-	settle(scene, true);
+	settle(setup, true);
 }
 
 /* How a request of an established RC connection is wrong. */
@@ -212,29 +212,29 @@ static const enum ibv_wr_opcode ONE_SIDED[] = {
 };
 
 /* One request that fails, and some behind it; then both ends anew. */
-void failure(struct scene *scene, struct random *random)
+void failure(struct setup *setup, struct random *random)
 {
 	enum mistake mistake = below(random, MISTAKES);
-	struct end *end = &scene->ends[0], *peer = &scene->ends[1];
+	struct end *end = &setup->ends[0], *peer = &setup->ends[1];
 	struct request requests[4];
 	struct ibv_pd *other = NULL;
 	struct ibv_mr *mr = NULL;
-	const char *key = scene->key;
+	const char *key = setup->key;
 	int count = 1 + below(random, 4), bad, result;
 	uint32_t local, remote, length = 8, access = peer->access;
 	char name[128];
 
-	if (scene->type != IBV_QPT_RC) {
-		traffic(scene, random);
+	if (setup->type != IBV_QPT_RC) {
+		traffic(setup, random);
 		return;
 	}
 	/* What an SRQ holds is not flushed: the next epoch would find it. */
 	if (peer->srq && (mistake == TOO_LONG || mistake == NO_RECEIVE || mistake == SEND_INVALIDATE_NOTHING))
 		mistake = WRONG_RKEY;
 	snprintf(name, sizeof(name), "%s %s", key, MISTAKE[mistake]);
-	scene->key = name;
+	setup->key = name;
 	for (int i = 0; i < count; i++) {
-		valid(scene, random, 0, i, &requests[i]);
+		valid(setup, random, 0, i, &requests[i]);
 		requests[i].opcode = IBV_WR_RDMA_WRITE;
 		requests[i].flags = IBV_SEND_SIGNALED;
 	}
@@ -265,7 +265,7 @@ void failure(struct scene *scene, struct random *random)
 		requests[0].opcode = IBV_WR_SEND;
 		requests[0].sge[0].length = 4000;
 		requests[0].sge[0].addr = (uintptr_t)end->memory + take(end, 4000, 8);
-		receive(scene, random, 1, 100);
+		receive(setup, random, 1, 100);
 		break;
 	case NO_RECEIVE:
 		requests[0].opcode = chance(random, 50) ? IBV_WR_SEND : IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -280,7 +280,7 @@ void failure(struct scene *scene, struct random *random)
 	case OTHER_PD_REMOTE: {
 		struct end *owner = mistake == OTHER_PD_LOCAL ? end : peer;
 
-		other = ibv_alloc_pd(scene->context);
+		other = ibv_alloc_pd(setup->context);
 		mr = ibv_reg_mr(other, owner->memory, MEMORY, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 		if (mistake == OTHER_PD_LOCAL)
@@ -300,7 +300,7 @@ void failure(struct scene *scene, struct random *random)
 		break;
 	case QP_RIGHTS:
 		peer->access = IBV_ACCESS_LOCAL_WRITE;
-		scene_reconnect(scene);
+		setup_reconnect(setup);
 		break;
 	case INVALIDATE_NOTHING:
 		requests[0].opcode = IBV_WR_LOCAL_INV;
@@ -320,16 +320,16 @@ void failure(struct scene *scene, struct random *random)
 		count = 1;
 		requests[0].opcode = IBV_WR_SEND_WITH_INV;
 		requests[0].rkey = 0x00fff001;
-		receive(scene, random, 1, 100);
+		receive(setup, random, 1, 100);
 		break;
 	}
 	snprintf(name + strlen(name), sizeof(name) - strlen(name), " op%d", requests[0].opcode);
 	for (int i = 0; i < count; i++) {
 		/* Posted one by one: what the API refuses is no matter of those behind. */
-		result = post(scene, 0, &requests[i], 1, &bad);
-		told(scene, i ? "behind" : "post", 0, result, bad);
+		result = post(setup, 0, &requests[i], 1, &bad);
+		told(setup, i ? "behind" : "post", 0, result, bad);
 		if (!result)
-			remember(scene, 0, &requests[i]);
+			remember(setup, 0, &requests[i]);
 		if (result && i == 0)
 			break;
 	}
@@ -341,12 +341,12 @@ void failure(struct scene *scene, struct random *random)
 	}
 	for (int i = 0; i < peer->recv_count; i++)
 		spoil(peer, (uintptr_t)peer->memory + peer->recvs[i].offset, 200);
-	settle(scene, false);
+	settle(setup, false);
 	peer->access = access;
-	scene_reconnect(scene);
+	setup_reconnect(setup);
 	if (mr)
-		told(scene, "dereg", 0, ibv_dereg_mr(mr), 0);
+		told(setup, "dereg", 0, ibv_dereg_mr(mr), 0);
 	if (other)
-		told(scene, "dealloc", 0, ibv_dealloc_pd(other), 0);
-	scene->key = key;
+		told(setup, "dealloc", 0, ibv_dealloc_pd(other), 0);
+	setup->key = key;
 }

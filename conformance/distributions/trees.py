@@ -168,7 +168,7 @@ class Machine:
 
 
 class Failure(Exception):
-    """What a case found wrong."""
+    """Failure of a case."""
 
 
 @contextlib.contextmanager

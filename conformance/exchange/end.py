@@ -49,7 +49,7 @@ def flags(prefix, names):
 
 
 class End:
-    """What both ends have: a PD, a CQ, a region, a QP."""
+    """Objects of either end: a PD, a CQ, a region, a QP."""
 
     def __init__(self, context, gid_index, scenario, name):
         self.context, self.gid_index, self.scenario, self.name = context, gid_index, scenario, name

@@ -1,4 +1,4 @@
-"""What is exchanged: scenarios as data, and what must come of them.
+"""Plan of the exchange: scenarios as data, and what must come of them.
 
 Both ends know the scenario, and both ends' memory is random data from seeds that both know. So each end can tell what
 its whole memory must be afterwards: every byte that a message should have changed, and every byte that nothing should
@@ -93,7 +93,7 @@ def mixed():
 
 
 def fenced():
-    """What was read from a place is written back to it: the fence is what makes that the same data."""
+    """READs whose data is written back to its place: the fence is what makes that the same data."""
     for index in range(4):
         yield Op("READ", 9000)
         yield Op("WRITE", 9000, slot_of=2 * index, flags=("FENCE",))
@@ -235,7 +235,7 @@ class Layout:
 
 
 def memory(end, size):
-    """What an end's memory holds at first."""
+    """Contents of an end's memory at first."""
     data = bytearray(random.Random(end).randbytes(size))
     if end == "server":
         data[:8] = data[56:64] = START.to_bytes(8, sys.byteorder)
@@ -243,7 +243,7 @@ def memory(end, size):
 
 
 class Outcome:
-    """What both ends' memory must be, and which bytes of it may be anything."""
+    """Contents that both ends' memory must have, and which bytes of it may be anything."""
 
     def __init__(self, scenario):
         self.layout = Layout(scenario)

@@ -16,7 +16,7 @@ NANOSECOND = 1e-9
 
 
 class Watch:
-    """What the threads of QEMU have waited for a processor between entering and leaving this."""
+    """Time that the threads of QEMU wait for a processor within the `with`."""
 
     def __enter__(self):
         self.before = waited()

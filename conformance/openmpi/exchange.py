@@ -1,4 +1,4 @@
-"""What the ranks of an MPI program do: each operation with data that tells who sent it, compared at the other end.
+"""Work of the ranks of an MPI program: each operation with data that tells who sent it, compared at the other end.
 
     mpirun -n RANKS python3 exchange.py OPERATION SIZE
 

@@ -92,7 +92,7 @@ class Running:
             raise Failed(f"{failed}; {self.last_lines()}") from None
 
     def explanation(self):
-        """What urxe has explained last."""
+        """The last explanation of urxe."""
         told = re.findall(r"^urxe: .*(?:\n .*)*", self.text(), re.M)
         return f"{self.name}: {told[-1]}" if told else ""
 
@@ -177,7 +177,7 @@ class Host:
         return self.start(*words, **more).success(limit)
 
     def status(self):
-        """What `urxe status` says of the processes here."""
+        """Output of `urxe status` about the processes here."""
         return self.run(BIN / "urxe", "status", urxe=False)
 
     def busy(self, packets=1000):
@@ -284,7 +284,7 @@ class Network:
         return self
 
     def explanations(self):
-        """What urxe has explained last to each program, those that have failed before the others."""
+        """The last explanation of urxe to each program, those that have failed before the others."""
         programs = sorted(self.programs, key=lambda program: program.process.poll() in (None, 0))
         return " / ".join(filter(None, (program.explanation() for program in programs)))
 

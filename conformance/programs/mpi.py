@@ -1,4 +1,4 @@
-"""What the MPI libraries have in common: hosts that hydra or PRRTE starts ranks on, and a program whose data is compared."""
+"""Common parts of the MPI libraries: hosts that hydra or PRRTE starts ranks on, and a program whose data is compared."""
 
 import os
 import pathlib

@@ -26,7 +26,7 @@ pub const SOCKET: &str = "urxe.sock";
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Longest wait for the kubelet's answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A plugin, and the folder of the kubelet's socket.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Service {
     async fn register(&self) -> Result<()> {
         let kubelet = self.folder.join(KUBELET_SOCKET);
         let uri = format!("unix:{}", kubelet.to_str().context("a folder that is not UTF-8")?);
-        let channel = Endpoint::from_shared(uri)?.connect_timeout(PATIENCE).timeout(PATIENCE).connect().await;
+        let channel = Endpoint::from_shared(uri)?.connect_timeout(TIMEOUT).timeout(TIMEOUT).connect().await;
         let mut client = RegistrationClient::new(channel.with_context(|| kubelet.display().to_string())?);
         let request = RegisterRequest {
             version: VERSION.to_owned(),

@@ -251,7 +251,7 @@ impl<Q: Quirks> CompletionQueue<Q> {
                 return if first { Pushed::LookAt(by) } else { Pushed::Quietly };
             }
         }
-        self.told();
+        self.disarm();
         Pushed::RaiseEvent
     }
 
@@ -263,7 +263,7 @@ impl<Q: Quirks> CompletionQueue<Q> {
             raise_event |= self.show(cqe, now) == Pushed::RaiseEvent;
         }
         if self.untold.is_some_and(|(_, by)| by <= now) {
-            self.told();
+            self.disarm();
             raise_event = true;
         }
         let late = self.late.front().map(|(at, _)| *at);
@@ -273,7 +273,7 @@ impl<Q: Quirks> CompletionQueue<Q> {
 
     //= spec/completions.md#cq-003
     //# One request for notification MUST give one event.
-    const fn told(&mut self) {
+    const fn disarm(&mut self) {
         (self.arm, self.untold, self.unannounced) = (Arm::Disarmed, None, 0);
     }
 
@@ -282,7 +282,7 @@ impl<Q: Quirks> CompletionQueue<Q> {
         self.moderation = moderation;
         let due = self.untold.is_some();
         if due {
-            self.told();
+            self.disarm();
         }
         due
     }
@@ -320,7 +320,7 @@ impl<Q: Quirks> CompletionQueue<Q> {
         };
         let late = self.untold.is_none() && self.queue.iter().rev().take(self.unannounced).any(|c| self.arm.is_for(c));
         if late {
-            self.told();
+            self.disarm();
         }
         late
     }

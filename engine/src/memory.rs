@@ -60,7 +60,8 @@ pub enum MemoryOp<'a> {
 }
 
 /// An access that was refused: who asked for what, and the rule it broke.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("access to {length} bytes at {va:#x} by key {:#010x} is refused: {refusal}", .key.0)]
 pub struct AccessDenied {
     /// The accessor.
     pub by: Accessor,

@@ -1,5 +1,5 @@
-//! Which leaves first, an ACK or a request: there is no order between requester and responder (IBA 9.7.2, 9.7.5), so what
-//! is fastest.
+//! Order of ACKs and requests that are due at once: IBA 9.7.2 and 9.7.5 leave it open, so the engine takes the one that is
+//! fastest.
 
 use urxe_engine::{Key, SendOp, WcStatus};
 use urxe_sim::single_qp::{RQ_PSN, SQ_PSN, SingleQp};

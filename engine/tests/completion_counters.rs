@@ -9,7 +9,7 @@ const REMOTE: Remote = Remote { addr: 0x1234_5678_9A00, r_key: RKey(0x77) };
 const FIRST: CounterId = CounterId(0);
 const SECOND: CounterId = CounterId(1);
 
-/// One in RTS with `counters` attached.
+/// A queue pair in RTS with `counters` attached.
 fn counted(qp_type: QpType, counters: &[(CountedOps, CounterId)]) -> SingleQp {
     let mut qp = SingleQp::reset(|setup, _| setup.qp_type = qp_type);
     for (ops, counter) in counters {

@@ -37,7 +37,7 @@ pub struct Campaign {
     /// Executions of one connection.
     pub per_connection: u64,
     /// Longest time for an answer.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Result of a campaign.
@@ -152,10 +152,10 @@ impl Campaign {
         const TRIES: u32 = 3;
         let mut tries = if count == 0 { TRIES } else { 0 };
         loop {
-            match peer.shake(handshake, count, self.patience) {
+            match peer.shake(handshake, count, self.timeout) {
                 Err(Error::Refused(_)) if tries < TRIES => {
                     tries += 1;
-                    std::thread::sleep(self.patience / 10);
+                    std::thread::sleep(self.timeout / 10);
                 }
                 result => return result,
             }
@@ -188,9 +188,9 @@ impl Campaign {
         // Most is answered at once; a receiver that is not ready, and a lost packet, cost another try.
         const TRIES: u32 = 4;
         let before = peer.psn;
-        let (tries, patience, without_answer) = match sent {
-            Sent::Message(_) => (TRIES, self.patience / TRIES, Outcome::Gone),
-            Sent::Packet { .. } => (1, HEADERS_PATIENCE, Outcome::Unanswered),
+        let (tries, timeout, without_answer) = match sent {
+            Sent::Message(_) => (TRIES, self.timeout / TRIES, Outcome::Gone),
+            Sent::Packet { .. } => (1, HEADERS_TIMEOUT, Outcome::Unanswered),
         };
         for _ in 0..tries {
             peer.psn = before;
@@ -205,7 +205,7 @@ impl Campaign {
             if peer.settings.transport != Transport::Rc {
                 return Ok(Outcome::Unanswered);
             }
-            let until = Moment::now() + patience;
+            let until = Moment::now() + timeout;
             while Moment::now() < until {
                 let Some(arrived) = peer.receive(until.min(Moment::now() + Duration::from_millis(10)))? else {
                     if peer.is_disconnected(Moment::now())? {
@@ -228,7 +228,7 @@ impl Campaign {
 }
 
 /// How long an answer to a packet with changed headers may take: to most of them none comes.
-const HEADERS_PATIENCE: Duration = Duration::from_millis(5);
+const HEADERS_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// A script that sends these again. Packets go to the queue pair of its connection, with PSNs as far from its first.
 #[must_use]

@@ -28,7 +28,7 @@ pub enum Handshake {
 const LINE: usize = 52;
 /// How long a wait for datagrams of rdma_cm lasts, before events are looked at again.
 const STEP: Duration = Duration::from_millis(50);
-/// Least patience with an end that has had a connection: on a busy machine it has not seen the end of that one yet.
+/// Least timeout for an end that has had a connection: on a busy machine it has not seen the end of that one yet.
 const NEXT: Duration = Duration::from_secs(10);
 
 impl Peer<'_> {
@@ -37,21 +37,21 @@ impl Peer<'_> {
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Silent`]: by the other end; [`Error::Os`].
-    pub fn shake(&mut self, handshake: Handshake, count: u32, patience: Duration) -> Result<(), Error> {
+    pub fn shake(&mut self, handshake: Handshake, count: u32, timeout: Duration) -> Result<(), Error> {
         self.renew(count);
-        let patience = if count == 0 { patience } else { patience.max(NEXT) };
+        let timeout = if count == 0 { timeout } else { timeout.max(NEXT) };
         match handshake {
             Handshake::PingPong(server) => {
-                let tcp = TcpStream::connect_timeout(&server, patience)
+                let tcp = TcpStream::connect_timeout(&server, timeout)
                     .map_err(|error| Error::Refused(format!("connecting to {server} by TCP: {error}")))?;
-                self.ping_pong(tcp, true, patience)
+                self.ping_pong(tcp, true, timeout)
             }
             Handshake::PingPongListen(port) => {
                 let listener = TcpListener::bind(("0.0.0.0", port)).map_err(Error::os(format!("TCP port {port}")))?;
                 let tcp = self.tcp_accept(&listener)?;
-                self.ping_pong(tcp, false, patience)
+                self.ping_pong(tcp, false, timeout)
             }
-            Handshake::Cm(server) => self.cm_connect(server, patience),
+            Handshake::Cm(server) => self.cm_connect(server, timeout),
             Handshake::CmListen(port) => self.cm_accept(port),
         }
     }
@@ -77,9 +77,9 @@ impl Peer<'_> {
         }
     }
 
-    fn ping_pong(&mut self, mut tcp: TcpStream, is_client: bool, patience: Duration) -> Result<(), Error> {
+    fn ping_pong(&mut self, mut tcp: TcpStream, is_client: bool, timeout: Duration) -> Result<(), Error> {
         let failed = |error| Error::Refused(format!("the handshake by TCP: {error}"));
-        tcp.set_read_timeout(Some(patience)).map_err(failed)?;
+        tcp.set_read_timeout(Some(timeout)).map_err(failed)?;
         let gid: String = crate::arrived::hex(&Gid::from(self.settings.address).octets());
         let mut own = format!("0000:{:06x}:{:06x}:{gid}", self.qpn.get(), self.psn.get()).into_bytes();
         own.resize(LINE, 0);
@@ -107,7 +107,7 @@ impl Peer<'_> {
         Ok(())
     }
 
-    fn cm_connect(&mut self, server: SocketAddr, patience: Duration) -> Result<(), Error> {
+    fn cm_connect(&mut self, server: SocketAddr, timeout: Duration) -> Result<(), Error> {
         let (local, remote) = (self.settings.address, server.ip());
         let addresses = IpPair::new(local, remote)
             .ok_or_else(|| Error::Invalid(format!("{local} and {remote} are of two IP versions")))?;
@@ -123,7 +123,7 @@ impl Peer<'_> {
         let now = self.now();
         self.cm.connect(now, ends, &req, 0).map_err(|error| Error::Invalid(error.to_string()))?;
         self.do_cm_timers()?;
-        let until = Moment::now() + patience;
+        let until = Moment::now() + timeout;
         while Moment::now() < until {
             self.receive(Moment::now() + STEP)?;
             while let Some((_, event)) = self.cm.poll_event() {
@@ -135,12 +135,12 @@ impl Peer<'_> {
                             rej.reason.0
                         )));
                     }
-                    Event::Unreachable => return Err(no_answer_from(server, patience)),
+                    Event::Unreachable => return Err(no_answer_from(server, timeout)),
                     _ => {}
                 }
             }
         }
-        Err(no_answer_from(server, patience))
+        Err(no_answer_from(server, timeout))
     }
 
     /// Uses the connection, as the other end has accepted it.
@@ -338,9 +338,9 @@ fn is_over() -> Error {
 }
 
 /// Silence by rdma_cm: a process with the address would at least refuse.
-fn no_answer_from(server: SocketAddr, patience: Duration) -> Error {
+fn no_answer_from(server: SocketAddr, timeout: Duration) -> Error {
     let ip = server.ip();
-    Error::Silent(patience, format!("{server} by rdma_cm: is a program with RDMA running at {ip}, and does it go on?"))
+    Error::Silent(timeout, format!("{server} by rdma_cm: is a program with RDMA running at {ip}, and does it go on?"))
 }
 
 /// Private data of the program in a request: behind the addresses.

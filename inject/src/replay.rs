@@ -43,7 +43,7 @@ pub struct Replay {
     /// Captured private data of the live end, by rdma_cm, which may tell keys.
     pub private_data: Vec<u8>,
     /// Longest time for an answer.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Rounds after the first in which payloads change.
     pub rounds: u64,
     /// Decides the changes.
@@ -102,11 +102,11 @@ impl Replay {
         for round in 0..=self.rounds {
             let count = u32::try_from(round).unwrap_or(u32::MAX);
             let mut tries = 0;
-            while let Err(error) = peer.shake(handshake, count, self.patience) {
+            while let Err(error) = peer.shake(handshake, count, self.timeout) {
                 tries += 1;
                 match error {
-                    Error::Refused(_) if tries < 3 => std::thread::sleep(self.patience / 10),
-                    Error::Silent(..) if tries < 3 && round == 0 => std::thread::sleep(self.patience / 10),
+                    Error::Refused(_) if tries < 3 => std::thread::sleep(self.timeout / 10),
+                    Error::Silent(..) if tries < 3 && round == 0 => std::thread::sleep(self.timeout / 10),
                     Error::Refused(why) | Error::Silent(_, why) if round > 0 => {
                         let last = round - 1;
                         report.found =
@@ -127,7 +127,7 @@ impl Replay {
         }
         // Whether the last round ended it.
         if self.rounds > 0
-            && let Err(error) = peer.shake(handshake, u32::try_from(self.rounds + 1).unwrap_or(0), self.patience)
+            && let Err(error) = peer.shake(handshake, u32::try_from(self.rounds + 1).unwrap_or(0), self.timeout)
         {
             report.found = Some((format!("no other connection can be made: {error}"), self.rounds));
             return Ok(report);
@@ -252,7 +252,7 @@ impl<'r> Round<'r> {
 
     /// Takes what comes, until `found` has what it looks for. False if nothing does.
     fn wait(&mut self, peer: &mut Peer<'_>, mut found: impl FnMut(&mut Self) -> bool) -> Result<bool, Error> {
-        let until = Moment::now() + self.replay.patience;
+        let until = Moment::now() + self.replay.timeout;
         loop {
             if found(self) {
                 return Ok(true);
@@ -266,7 +266,7 @@ impl<'r> Round<'r> {
             let role = arrived.packet().map(|packet| packet.bth().opcode.info().role);
             match (role, arrived.acknowledgement()) {
                 (_, Some((psn, Syndrome::RnrNak(timer)))) => {
-                    std::thread::sleep(timer.duration().min(self.replay.patience));
+                    std::thread::sleep(timer.duration().min(self.replay.timeout));
                     for (_, bytes) in self.sent.iter().filter(|(sent, _)| sent.distance_from(psn) >= 0) {
                         peer.send(bytes, 0)?;
                     }
@@ -389,7 +389,7 @@ mod tests {
             rounds: 0,
             seed: 0,
             dictionary: Dictionary::default(),
-            patience: Duration::ZERO,
+            timeout: Duration::ZERO,
         };
         let mut round = Round::new(&replay, &[]);
         let mut is_new = |transport, operation, psn| {

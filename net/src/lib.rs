@@ -51,6 +51,13 @@
 //! Addresses that come and go while the port is open, and links that go down, are followed by whoever receives: an rtnetlink
 //! socket among the others becomes readable. [`Port::take_link_events`] returns what has happened.
 //!
+//! # Enums
+//!
+//! Errors of ports and routes are `#[non_exhaustive]` ([`PortError`], [`RouteError`]): an operating system has more ways to
+//! refuse, and most callers print the text. The others are exhaustive, and a new variant is a breaking change: each
+//! [`BadPacket`] has its counter and each [`LinkEvent`] its consequence, and whoever matches one shall learn of another from
+//! the compiler.
+//!
 //! # Threads
 //!
 //! The crate starts none, and its caller decides which thread polls. [`Port`] is `Sync`; what only one thread may touch at a

@@ -51,7 +51,7 @@ pub struct Port {
     routes: Mutex<TxPool>,
     groups: Groups,
     services: Arc<Services>,
-    wills: OwnLastWills,
+    last_wills: OwnLastWills,
     counters: Counters,
     lids: LidTable,
     /// Addresses whose port this process owns.
@@ -78,7 +78,7 @@ impl Port {
             routes: Mutex::new(TxPool::new(limit, &interface, shared)),
             groups: Groups::default(),
             services: Arc::default(),
-            wills: OwnLastWills::default(),
+            last_wills: OwnLastWills::default(),
             index: interface.index(),
             is_up: AtomicBool::new(interface.has_all_up()),
             interface: RwLock::new(interface),
@@ -177,22 +177,22 @@ impl Port {
 
     /// Has a message sent when this process ends without a word. A last will of the same name is replaced.
     pub fn set_last_will(&self, will: LastWill) {
-        self.wills.set(&self.fds, will);
+        self.last_wills.set(&self.fds, will);
     }
 
     /// Names the [keeper](crate::LastWillKeeper) of wills that no other process of this host and user takes.
     pub fn name_last_will_keeper(&self, name: &str) {
-        self.wills.name_keeper(name);
+        self.last_wills.name_keeper(name);
     }
 
     /// Takes a last will back.
     pub fn clear_last_will(&self, name: u32) {
-        self.wills.clear(name);
+        self.last_wills.clear(name);
     }
 
     /// Takes the last wills of processes that have ended since the last call, to be sent.
     pub fn take_due_last_wills(&self) -> Vec<LastWill> {
-        self.wills.take_due()
+        self.last_wills.take_due()
     }
 
     /// Listens for channels at the block of `qpn`, which is this port's. The listener is to be waited for by its descriptor
@@ -353,8 +353,8 @@ impl Port {
         }
     }
 
-    pub(crate) fn wills(&self) -> &OwnLastWills {
-        &self.wills
+    pub(crate) fn last_wills(&self) -> &OwnLastWills {
+        &self.last_wills
     }
 
     /// Whether a datagram to QP1 for this mailbox is for this process.

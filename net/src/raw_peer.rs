@@ -60,13 +60,13 @@ impl RawPeer {
         }
     }
 
-    /// Receives a datagram: its length and its sender. `None` if nothing comes within `patience`.
+    /// Receives a datagram: its length and its sender. `None` if nothing comes within `timeout`.
     ///
     /// # Errors
     /// The error of the system call.
-    pub fn receive(&self, bytes: &mut [u8], patience: Duration) -> io::Result<Option<(usize, SocketAddr)>> {
+    pub fn receive(&self, bytes: &mut [u8], timeout: Duration) -> io::Result<Option<(usize, SocketAddr)>> {
         // Zero would be "for ever" (socket(7), SO_RCVTIMEO).
-        self.rx.set_read_timeout(Some(patience.max(Duration::from_micros(1))))?;
+        self.rx.set_read_timeout(Some(timeout.max(Duration::from_micros(1))))?;
         match self.rx.recv_from(bytes) {
             Ok(received) => Ok(Some(received)),
             Err(error) => match error.kind() {

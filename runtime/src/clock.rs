@@ -8,8 +8,8 @@ use urxe_engine::{Clock, Instant};
 
 /// Virtual time in nanoseconds; 0 while time is real.
 static VIRTUAL: AtomicU64 = AtomicU64::new(0);
-/// Virtual time that a look at the clock takes.
-const LOOK: u64 = 100;
+/// Virtual nanoseconds that a reading of the clock takes.
+const READ_TIME: u64 = 100;
 
 /// Makes time virtual, for as long as the process lives: each look at the clock takes 100 ns, and a poll that finds nothing
 /// goes on to the next timer ([`Device::polled`](crate::device::Device::polled)).
@@ -30,7 +30,7 @@ pub(crate) fn advance_to(at: Instant) {
 /// Returns the present time.
 pub fn now() -> Instant {
     if is_virtual() {
-        return Instant::from_nanos(VIRTUAL.fetch_add(LOOK, Ordering::AcqRel));
+        return Instant::from_nanos(VIRTUAL.fetch_add(READ_TIME, Ordering::AcqRel));
     }
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: with this clock and a valid pointer the call cannot fail (clock_gettime(2)).

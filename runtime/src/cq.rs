@@ -22,8 +22,8 @@ pub(crate) trait Arrivals: fmt::Debug + Send + Sync {
 /// Queue pairs whose messages polls of one queue look for.
 const MOST_ARRIVALS: usize = 8;
 
-/// Looks of one poll for such messages: to look for packets afterwards takes as long as several.
-const LOOKS: usize = 8;
+/// Checks of one poll for such messages: to look for packets afterwards takes as long as several.
+const CHECKS: usize = 8;
 
 /// A completion queue.
 #[derive(Debug)]
@@ -184,7 +184,7 @@ impl Cq {
             let next = {
                 let all = lock(&self.arrivals);
                 let find = |_| all.iter().enumerate().skip(from).find(|(_, arrivals)| arrivals.any());
-                let next = (0..if from == 0 { LOOKS } else { 1 }).find_map(find);
+                let next = (0..if from == 0 { CHECKS } else { 1 }).find_map(find);
                 next.map(|(place, arrivals)| (place, Arc::clone(arrivals)))
             };
             // Not with the list locked: queue pairs change it.

@@ -37,6 +37,13 @@
 //! println!("{:?}", device.net().interface().gids());
 //! ```
 //!
+//! # Enums
+//!
+//! [`event::EventType`] is `#[non_exhaustive]`, as the numbers of `enum ibv_event_type` are not all taken. The others are
+//! exhaustive, and a new variant is a breaking change: each [`groups::GroupError`] and [`memory::maps::NotUsable`] has an errno
+//! and advice of its own, each [`interceptor::Verdict`] is carried out, and whoever matches one shall learn of another from the
+//! compiler.
+//!
 //! # Locks
 //!
 //! Locks are taken in this order: receive token ([`device::Device`]) → the ring of [`raw`] frames → flow rules → a queue pair's

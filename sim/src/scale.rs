@@ -1,8 +1,10 @@
 //! Many stacks: each is connected with its neighbours on a ring, and with one hub.
 
+use std::fmt;
+
 use urxe_engine::rng::Rng;
 use urxe_engine::{
-    Access, Data, QpType, Recipient, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+    Access, Data, PostError, QpType, Recipient, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
 };
 use urxe_wire::Qpn;
 
@@ -15,6 +17,24 @@ const MESSAGE: u64 = 64;
 const DEPTH: u64 = 8;
 /// Completions of a queue pair in a round: sends, an atomic, receives.
 const COMPLETIONS: u64 = 2 * DEPTH + 1;
+
+/// The first failure of a round: a request that is refused, or completions, counters or data that are not as they must be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure(pub String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<PostError> for Failure {
+    fn from(error: PostError) -> Self {
+        Self(format!("a request is refused: {error}"))
+    }
+}
 
 /// Stacks and what connects them.
 pub struct Scale {
@@ -111,53 +131,53 @@ impl Scale {
     /// Returns how many messages that were.
     ///
     /// # Errors
-    /// The first thing that is not as it must be.
-    pub fn talk(&mut self, round: u64) -> Result<u64, String> {
+    /// [`Failure`].
+    pub fn talk(&mut self, round: u64) -> Result<u64, Failure> {
         for at in 0..self.ends.len() {
             let End { stack, qpn, outgoing, incoming, .. } = self.ends[at];
             let Stack { node, result, .. } = self.stacks[stack];
             let flags = SendFlags { signaled: true, ..SendFlags::default() };
             for nth in 0..DEPTH {
                 let recv = RecvWr { wr_id: nth, buffers: SgeList::new(&[place(&incoming, nth)]) };
-                self.fabric.post_recv(node, qpn, recv).map_err(|error| format!("{error:?}"))?;
+                self.fabric.post_recv(node, qpn, recv)?;
             }
             for nth in 0..DEPTH {
                 let from = place(&outgoing, nth);
                 self.fabric.node_mut(node).memory_mut().poke(from.addr, &contents(at, round, nth));
                 let data = Data::Gather(SgeList::new(&[from]));
                 let wr = SendWr { wr_id: nth, op: SendOp::Send, data, flags, to: Recipient::Peer };
-                self.fabric.post_send(node, qpn, wr).map_err(|error| format!("{error:?}"))?;
+                self.fabric.post_send(node, qpn, wr)?;
             }
             let remote = self.stacks[self.ends[self.ends[at].peer].stack].counter.remote();
             let data = Data::Gather(SgeList::new(&[Sge { addr: result.addr, length: 8, l_key: result.key.0 }]));
             let op = SendOp::FetchAdd { remote, add: 1 };
             let wr = SendWr { wr_id: DEPTH, op, data, flags, to: Recipient::Peer };
-            self.fabric.post_send(node, qpn, wr).map_err(|error| format!("{error:?}"))?;
+            self.fabric.post_send(node, qpn, wr)?;
         }
         self.fabric.run();
         self.check(round)?;
         Ok(self.ends.len() as u64 * (DEPTH + 1))
     }
 
-    fn check(&mut self, round: u64) -> Result<(), String> {
+    fn check(&mut self, round: u64) -> Result<(), Failure> {
         for (at, Stack { node, cq, counter, ends, .. }) in self.stacks.iter().enumerate() {
             // Of sends and of receives of each queue pair.
             let mut next = std::collections::BTreeMap::<_, u64>::new();
             while let Some(cqe) = self.fabric.node_mut(*node).poll(*cq) {
                 let next = next.entry((cqe.qpn, cqe.opcode == WcOpcode::Recv)).or_default();
                 if cqe.status != WcStatus::Success || cqe.wr_id != *next {
-                    return Err(format!("stack {at} expects request {next} to complete: {cqe:?}"));
+                    return Err(Failure(format!("stack {at} expects request {next} to complete: {cqe:?}")));
                 }
                 *next += 1;
             }
             let completions: u64 = next.values().sum();
             if completions != ends * COMPLETIONS {
-                return Err(format!("stack {at} has {completions} completions on {ends} queue pairs"));
+                return Err(Failure(format!("stack {at} has {completions} completions on {ends} queue pairs")));
             }
             let memory = self.fabric.node(*node).memory();
             let counted = memory.peek(counter.addr, 8).try_into().map(u64::from_ne_bytes);
             if counted != Ok(ends * round) || !memory.violations().is_empty() {
-                return Err(format!("stack {at}: {counted:?} counted by {ends} queue pairs in round {round}"));
+                return Err(Failure(format!("stack {at}: {counted:?} counted by {ends} queue pairs in round {round}")));
             }
         }
         for (at, end) in self.ends.iter().enumerate() {
@@ -165,7 +185,7 @@ impl Scale {
             for nth in 0..DEPTH {
                 let found = memory.peek(place(&end.incoming, nth).addr, contents(0, 0, 0).len());
                 if found != contents(end.peer, round, nth) {
-                    return Err(format!("queue pair {at} got {found:02x?} as message {nth} of round {round}"));
+                    return Err(Failure(format!("queue pair {at} got {found:02x?} as message {nth} of round {round}")));
                 }
             }
         }

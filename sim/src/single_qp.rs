@@ -113,7 +113,7 @@ impl SingleQp {
         }
     }
 
-    /// One in RESET, after `change` to what it is made of.
+    /// A queue pair in RESET, after `change` to its setup and its node.
     #[must_use]
     pub fn reset(change: impl FnOnce(&mut QpSetup, &mut Node)) -> Self {
         let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -143,13 +143,13 @@ impl SingleQp {
         self.node.qp(self.qpn).config().qp_type
     }
 
-    /// One in RTS.
+    /// A queue pair in RTS.
     #[must_use]
     pub fn rts() -> Self {
         Self::with(|_| {})
     }
 
-    /// One in RTS, after `change` to its attributes.
+    /// A queue pair in RTS, after `change` to its attributes.
     #[must_use]
     pub fn with(change: impl FnOnce(&mut QpAttr)) -> Self {
         let mut attr = Self::attr();

@@ -14,12 +14,12 @@ use socket2::{Domain, Socket, Type};
 
 /// UDP port of RoCE v2.
 const ROCE_V2_PORT: u16 = 4791;
-/// One in so many packets is overtaken...
+/// Number of packets of which one is overtaken...
 const ONE_IN: u32 = 100;
-/// ... by so many, at most.
+/// ... by this many others, at most.
 const BY: u32 = 8;
 /// A packet that nothing comes behind leaves after this time.
-const PATIENCE: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_millis(1);
 /// Bytes of frames that wait for the forwarder: windows of several queue pairs, if the system grants so many.
 const BUFFER: usize = 4 << 20;
 
@@ -30,7 +30,7 @@ pub const EQUAL_PATHS: [u64; 8] = [1400; 8];
 
 /// Order in which a network passes RoCE packets on.
 #[derive(Debug, Clone)]
-pub enum Disorder {
+pub enum Reordering {
     /// Order in which one packet in a hundred is overtaken by some that come behind; the seed decides which.
     Overtaking(u64),
     /// Paths on which packets take so long each. The UDP source port says which path a packet takes: those of one connection take
@@ -38,7 +38,7 @@ pub enum Disorder {
     Paths(Vec<Duration>),
 }
 
-impl Disorder {
+impl Reordering {
     /// Reads it from arguments: `overtake SEED` or `paths MICROSECONDS...`.
     pub fn from_args(args: &[&str]) -> Result<Self> {
         match args {
@@ -54,17 +54,17 @@ impl Disorder {
 
 /// Passes frames on between two interfaces of this network until the process is killed. Says on standard error how many
 /// packets were overtaken, or how many source ports there are, now and then.
-pub fn forward(left: &str, right: &str, disorder: &Disorder) -> Result<()> {
+pub fn forward(left: &str, right: &str, reordering: &Reordering) -> Result<()> {
     let (mut left_out, mut left_in) = open(left)?;
     let (mut right_out, mut right_in) = open(right)?;
     println!("ready");
-    match disorder {
-        Disorder::Overtaking(seed) => {
+    match reordering {
+        Reordering::Overtaking(seed) => {
             let mut rng = fastrand::Rng::with_seed(*seed);
             let other = rng.fork();
             both(|| overtake(&mut *left_in, &mut *right_out, rng), || overtake(&mut *right_in, &mut *left_out, other))
         }
-        Disorder::Paths(delays) => {
+        Reordering::Paths(delays) => {
             both(|| spread(&mut *left_in, &mut *right_out, delays), || spread(&mut *right_in, &mut *left_out, delays))
         }
     }
@@ -84,7 +84,7 @@ fn open(name: &str) -> Result<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver
     let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
     socket.set_recv_buffer_size(BUFFER)?;
     let socket_fd = Some(socket.into_raw_fd());
-    let config = Config { read_timeout: Some(PATIENCE), socket_fd, ..Config::default() };
+    let config = Config { read_timeout: Some(TIMEOUT), socket_fd, ..Config::default() };
     match pnet_datalink::channel(&interface.with_context(|| format!("no interface {name}"))?, config)? {
         Channel::Ethernet(sender, receiver) => Ok((sender, receiver)),
         _ => bail!("{name} is not Ethernet"),

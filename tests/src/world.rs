@@ -154,14 +154,14 @@ impl World {
         Self::link_by(a, between, b, 1500, &[&["paths"], &delays[..]].concat())
     }
 
-    fn link_by(a: &Host, between: &Host, b: &Host, mtu: u32, disorder: &[&str]) -> Result<Process> {
+    fn link_by(a: &Host, between: &Host, b: &Host, mtu: u32, reordering: &[&str]) -> Result<Process> {
         for (host, end) in [(a, "left"), (b, "right")] {
             cable(host, between, end, mtu)?;
             // Who passes frames on by itself must get them as they are on a cable.
             host.run("ethtool", &["-K", "veth0", "tx", "off", "tso", "off", "gso", "off"])?;
             between.run("ip", &["link", "set", end, "addrgenmode", "none", "up"])?;
         }
-        let args = [&["forward", "left", "right"], disorder].concat();
+        let args = [&["forward", "left", "right"], reordering].concat();
         let mut forwarder = between.spawn(artifacts::sandbox()?, &args)?;
         Self::address(&[a, b])?;
         ensure!(forwarder.is_running()?, "the forwarder ended: {}", forwarder.stderr_so_far());

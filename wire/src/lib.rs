@@ -19,6 +19,13 @@
 //!
 //! [`cm`] are the messages that connect queue pairs: the payload of datagrams to QP1.
 //!
+//! # Enums
+//!
+//! Operations, headers, syndromes, messages and attributes are tables of the specification, and whoever matches one shall
+//! learn of a new row from the compiler: they are exhaustive, and a new variant is a breaking change. Why bytes are no packet
+//! or message is `#[non_exhaustive]` ([`Malformed`], [`cm::MalformedCm`]): such bytes are dropped whatever the reason, and
+//! another check must not break those that print it.
+//!
 //! Sources: InfiniBand Architecture Specification volume 1, chapter 9 (transport layer) and annex A17
 //! (RoCE v2); `include/rdma/ib_pack.h` for the opcode numbers.
 
@@ -95,3 +102,7 @@ pub const LOOPBACK_PORT: u16 = 14791;
 
 /// Bytes of the invariant CRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

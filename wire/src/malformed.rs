@@ -4,6 +4,7 @@ use core::fmt;
 
 /// Why bytes are not a RoCE v2 packet. Such packets are dropped without an answer (IBA 9.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Malformed {
     /// Shorter than its headers, its pad bytes and the ICRC.
     TooShort,

@@ -207,11 +207,11 @@ pub enum PayloadRule {
     None,
     /// Exactly the path MTU: First and Middle.
     Full,
-    /// One to the path MTU: Last.
+    /// Payload that is not empty and has the path MTU at most: Last.
     OneToMtu,
-    /// Zero to the path MTU: Only.
+    /// Payload that has the path MTU at most: Only.
     ZeroToMtu,
-    /// Eight: ATOMIC WRITE (IBA annex A19).
+    /// Eight bytes: ATOMIC WRITE (IBA annex A19).
     Eight,
     /// A bitmap of a selective acknowledgement.
     Bitmap,

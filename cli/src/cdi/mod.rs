@@ -188,7 +188,7 @@ impl Device<'_> {
     /// The interface that only the container knows is none here.
     fn slot(&self) -> Slot<'_> {
         let name = self.netdev.filter(|name| *name != "auto");
-        Slot { name: self.name.to_owned(), netdev: Some(Netdev::elsewhere(self.index, name)) }
+        Slot { name: self.name.to_owned(), netdev: Some(Netdev::in_another_namespace(self.index, name)) }
     }
 }
 

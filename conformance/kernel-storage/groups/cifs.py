@@ -62,7 +62,7 @@ def stopped(peer):
 
 
 def in_guest(peer, line):
-    """What a command of the guest's prints."""
+    """Output of a command in the guest."""
     running = peer.start_in_guest("sh", "-ec", line)
     deadline = time.monotonic() + LIMIT
     try:

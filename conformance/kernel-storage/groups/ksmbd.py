@@ -41,7 +41,7 @@ def get(peer):
 
 
 def both_ways(peer, length, seed, *options, env=None):
-    """What the client said of its reading."""
+    """Output of the client about its reading."""
     data, wanted = peer.data(length, seed)
     client(peer, *options, "put", data, "both", env=env)
     same(peer.guest_digest(f"{FOLDER}/both", length), wanted, "the server's file")

@@ -33,7 +33,7 @@ def write(peer):
 
 
 def read(peer):
-    """What the guest wrote into the target's file."""
+    """READs of data that the guest wrote into the target's file."""
     peer.shell(f"head -c {ALL} /dev/urandom >/srv/nvme/new && cp /srv/nvme/new {DISK} && rm /srv/nvme/new")
     host(peer, "read", peer.path("copy"), ALL)
     same(digest(peer.path("copy")), peer.guest_digest(DISK, ALL), "what was read")

@@ -1,4 +1,4 @@
-"""What NVSHMEM's transport ibrc calls, in its order, as a program of C: put, get, signals, atomic operations, CST."""
+"""The calls of NVSHMEM's transport ibrc, in its order, as a program of C: put, get, signals, atomic operations, CST."""
 
 import pathlib
 

@@ -23,6 +23,11 @@
 //! };
 //! assert_eq!([0; 3].map(|_| script.packet(&sight)), [Verdict::Pass, Verdict::Drop, Verdict::Pass]);
 //! ```
+//!
+//! # Enums
+//!
+//! [`Verdict`], [`Occurrence`] and [`Direction`] are exhaustive, and a new variant is a breaking change: a verdict that is not
+//! carried out would be a fault that does not happen. Errors ([`Invalid`], [`Unread`], [`NotADictionary`]) are structs.
 
 mod chance;
 mod mutate;

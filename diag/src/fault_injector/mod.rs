@@ -202,13 +202,13 @@ impl Observer {
     }
 
     fn commit(&self, batch: &mut TxBatch, bit: Option<usize>) {
-        let Some(sealed) = batch.commit() else { return };
+        let Some(committed) = batch.commit() else { return };
         if let Some(bit) = bit
-            && let Some(byte) = sealed.bytes.get_mut(bit / 8)
+            && let Some(byte) = committed.bytes.get_mut(bit / 8)
         {
             *byte ^= 0x80 >> (bit % 8);
         }
-        self.sent(&sealed);
+        self.sent(&committed);
     }
 
     fn follow(&self, batch: &mut TxBatch, port: &Port, route: &Arc<Route>, packet: &[u8]) {

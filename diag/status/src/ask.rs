@@ -16,10 +16,10 @@ const LONGEST: u64 = 64 << 20;
 const OTHERS_LONGEST: u64 = 4 << 20;
 const OTHERS_LONGEST_TOGETHER: u64 = 16 << 20;
 
-/// Patiences for which a device of the own user is listened to that says something every now and then.
+/// Timeouts for which a device of the own user is listened to that says something every now and then.
 const MOST_WAITS: u32 = 10;
 
-/// Devices of other users are listened to for so many times the patience, all of them together.
+/// Devices of other users are listened to for so many times the timeout, all of them together.
 const OTHERS_MOST_WAITS: u32 = 2;
 
 /// Other users that may use up their part of what is left, before the next one's becomes too small: one user may have 65536 user IDs
@@ -92,8 +92,8 @@ struct Allowance {
 }
 
 impl Allowance {
-    fn new(patience: Duration) -> Self {
-        let until = Instant::now() + patience.saturating_mul(MOST_WAITS);
+    fn new(timeout: Duration) -> Self {
+        let until = Instant::now() + timeout.saturating_mul(MOST_WAITS);
         Self { until, bytes: LONGEST, each: LONGEST }
     }
 
@@ -105,17 +105,17 @@ impl Allowance {
         Self { until: now + time, bytes: self.bytes / u64::from(left.max(1)), each: self.each }
     }
 
-    fn of_others(patience: Duration) -> Self {
-        let until = Instant::now() + patience.saturating_mul(OTHERS_MOST_WAITS);
+    fn of_others(timeout: Duration) -> Self {
+        let until = Instant::now() + timeout.saturating_mul(OTHERS_MOST_WAITS);
         Self { until, bytes: OTHERS_LONGEST_TOGETHER, each: OTHERS_LONGEST }
     }
 }
 
-/// Asks all devices, and waits for each as long as it says something within `patience`, but not for ever.
+/// Asks all devices, and waits for each as long as it says something within `timeout`, but not for ever.
 ///
 /// # Errors
 /// The sockets cannot be listed.
-pub fn ask_all(patience: Duration) -> io::Result<Answers> {
+pub fn ask_all(timeout: Duration) -> io::Result<Answers> {
     let sockets = std::fs::read("/proc/net/unix")?;
     // Others may put anything into their names.
     let sockets = String::from_utf8_lossy(&sockets);
@@ -126,21 +126,21 @@ pub fn ask_all(patience: Duration) -> io::Result<Answers> {
     for name in names {
         match meet(name) {
             Ok(Some((stream, peer, Trust::Full))) => {
-                answers.add(peer, listen(stream, patience, &mut Allowance::new(patience)).map(|text| (text, None)));
+                answers.add(peer, listen(stream, timeout, &mut Allowance::new(timeout)).map(|text| (text, None)));
             }
             Ok(Some((_, peer, Trust::OwnProcesses))) => others.entry(peer.uid).or_default().push(name),
             Ok(None) => {}
             Ok(Some((_, _, Trust::None))) | Err(_) => answers.silent += 1,
         }
     }
-    let mut allowance = Allowance::of_others(patience);
+    let mut allowance = Allowance::of_others(timeout);
     for ((user, names), left) in others.iter().zip((1..=u32::try_from(others.len()).unwrap_or(u32::MAX)).rev()) {
         let mut part = allowance.part(left);
         let before = part.bytes;
         for name in names {
             match meet(name) {
                 Ok(Some((stream, peer, _))) if peer.uid == *user => {
-                    let text = listen(stream, patience, &mut part);
+                    let text = listen(stream, timeout, &mut part);
                     answers.add(peer, text.map(|text| (text, Some(numbers(peer)))));
                 }
                 Ok(None) => {}
@@ -172,7 +172,7 @@ fn meet(name: &str) -> io::Result<Option<(UnixStream, Credentials, Trust)>> {
 }
 
 /// Reads an answer.
-fn listen(mut stream: UnixStream, patience: Duration, allowance: &mut Allowance) -> io::Result<String> {
+fn listen(mut stream: UnixStream, timeout: Duration, allowance: &mut Allowance) -> io::Result<String> {
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
     loop {
         // It may say as little as keeps us waiting, or as much as fills our memory.
@@ -180,7 +180,7 @@ fn listen(mut stream: UnixStream, patience: Duration, allowance: &mut Allowance)
         if left.is_zero() || allowance.bytes == 0 || report.len() as u64 > allowance.each {
             return Err(ErrorKind::TimedOut.into());
         }
-        stream.set_read_timeout(Some(patience.min(left)))?;
+        stream.set_read_timeout(Some(timeout.min(left)))?;
         match stream.read(&mut part) {
             Ok(0) => break,
             Ok(length) => {
@@ -262,18 +262,18 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        let patience = Duration::from_secs(60);
+        let timeout = Duration::from_secs(60);
         let (stream, peer, trust) = meet(&name).unwrap().unwrap();
         assert_eq!((peer.pid, trust), (Some(std::process::id()), Trust::Full));
         let until = Instant::now() + Duration::from_millis(200);
-        let mut allowance = Allowance { until, ..Allowance::new(patience) };
-        assert_eq!(listen(stream, patience, &mut allowance).unwrap_err().kind(), ErrorKind::TimedOut);
-        assert!(Instant::now() < until + patience, "until it says nothing for a while");
+        let mut allowance = Allowance { until, ..Allowance::new(timeout) };
+        assert_eq!(listen(stream, timeout, &mut allowance).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!(Instant::now() < until + timeout, "until it says nothing for a while");
         // It has used up what there was for the others as well.
         let (stream, mut far) = UnixStream::pair().unwrap();
         far.write_all(b"here").unwrap();
         drop(far);
-        assert_eq!(listen(stream, patience, &mut allowance).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(listen(stream, timeout, &mut allowance).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 
     #[test]
@@ -291,12 +291,12 @@ mod tests {
     #[test]
     fn one_of_another_user_leaves_something_for_the_next() {
         use std::io::Write;
-        let patience = Duration::from_secs(600);
-        let mut allowance = Allowance::of_others(patience);
+        let timeout = Duration::from_secs(600);
+        let mut allowance = Allowance::of_others(timeout);
         let mut heard = |length: u64| {
             let (stream, mut far) = UnixStream::pair().unwrap();
             let writer = std::thread::spawn(move || far.write_all(&vec![b' '; usize::try_from(length).unwrap()]));
-            let heard = listen(stream, patience, &mut allowance).is_ok();
+            let heard = listen(stream, timeout, &mut allowance).is_ok();
             let _ = writer.join().unwrap();
             heard
         };
@@ -329,14 +329,14 @@ mod tests {
 
     #[test]
     fn silent_devices_of_other_users_share_one_time() {
-        let patience = Duration::from_secs(60);
+        let timeout = Duration::from_secs(60);
         let until = Instant::now() + Duration::from_millis(50);
-        let mut allowance = Allowance { until, ..Allowance::of_others(patience) };
+        let mut allowance = Allowance { until, ..Allowance::of_others(timeout) };
         for _ in 0..3 {
             let (stream, _silent) = UnixStream::pair().unwrap();
-            assert!(listen(stream, patience, &mut allowance).is_err());
+            assert!(listen(stream, timeout, &mut allowance).is_err());
         }
-        assert!(Instant::now() < until + patience, "read(2) waits until all have had their time, not for each");
+        assert!(Instant::now() < until + timeout, "read(2) waits until all have had their time, not for each");
     }
 
     #[test]

@@ -262,8 +262,8 @@ impl Connection {
                 self.tell(Event::Established(Box::new(rtu.private_data)));
             }
             (Message::Mra(mra), State::ReqSent | State::RepSent) => {
-                let patience = Duration::from_nanos(4096 << (mra.service_timeout & 31));
-                self.deadline = Some(now + patience.max(SLOWEST));
+                let timeout = Duration::from_nanos(4096 << (mra.service_timeout & 31));
+                self.deadline = Some(now + timeout.max(SLOWEST));
             }
             // Established here, while our RTU was lost or is under way.
             (

@@ -65,10 +65,10 @@ struct Sending<C> {
     segments: Option<SegmentSender>,
     /// GID that ACKs of the segments come from.
     acked_by: Option<Gid>,
-    /// End of the patience for an ACK of more segments, once they have left: ACKs that say nothing new do not move it.
-    patience_end: Option<Instant>,
+    /// End of the time for an ACK of more segments, once they have left: ACKs that say nothing new do not move it.
+    ack_deadline: Option<Instant>,
     deadline: Instant,
-    /// The deadline is the end of a pause between segments, and not of patience.
+    /// The deadline is the end of a pause between segments, and not of the time for an answer.
     pauses: bool,
 }
 
@@ -271,8 +271,8 @@ impl<C> MadPort<C> {
         self.deadlines.insert((deadline, key));
         let retries_left = outgoing.retries;
         let responder = self.compares_responders.then_some(outgoing.to.remote);
-        let (acked_by, patience_end, pauses) = (None, None, false);
-        let sending = Sending { outgoing, responder, retries_left, segments, acked_by, patience_end, deadline, pauses };
+        let (acked_by, ack_deadline, pauses) = (None, None, false);
+        let sending = Sending { outgoing, responder, retries_left, segments, acked_by, ack_deadline, deadline, pauses };
         self.sending.insert(key, sending);
     }
 
@@ -300,8 +300,8 @@ impl<C> MadPort<C> {
         let burst = segments.burst(&sending.outgoing.message);
         self.transmits.extend(burst.into_iter().map(|payload| Transmit { to, payload }));
         sending.pauses = segments.has_more();
-        let patience = sending.outgoing.timeout.map_or(ACK_TIMEOUT, |timeout| timeout.min(ACK_TIMEOUT));
-        let until = if sending.pauses { now + PAUSE } else { *sending.patience_end.get_or_insert(now + patience) };
+        let timeout = sending.outgoing.timeout.map_or(ACK_TIMEOUT, |timeout| timeout.min(ACK_TIMEOUT));
+        let until = if sending.pauses { now + PAUSE } else { *sending.ack_deadline.get_or_insert(now + timeout) };
         self.await_until(key, until);
     }
 
@@ -323,7 +323,7 @@ impl<C> MadPort<C> {
         sending.retries_left -= 1;
         if let Some(segments) = &mut sending.segments {
             segments.go_back();
-            sending.patience_end = None;
+            sending.ack_deadline = None;
             return self.send_segments(now, key);
         }
         let (to, timeout) = (sending.outgoing.to, sending.outgoing.timeout.unwrap_or(Duration::ZERO));

@@ -172,7 +172,7 @@ impl<C> MadPort<C> {
             Acked::Progress => {
                 sending.acked_by = Some(from.remote);
                 sending.retries_left = sending.outgoing.retries;
-                sending.patience_end = None;
+                sending.ack_deadline = None;
                 self.send_segments(now, &key);
                 Ok(())
             }

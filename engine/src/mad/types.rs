@@ -129,14 +129,18 @@ pub enum SendError {
 }
 
 /// Why a datagram was of no use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The header is of another base version.
+    #[error("the header is of another base version")]
     Malformed,
     /// No agent takes it.
+    #[error("no agent takes the datagram")]
     NoAgent,
     /// A response to nothing that waits for one.
+    #[error("no request waits for this response")]
     NoRequest,
     /// A violation of the rules of RMPP, or a demand for more memory than there is.
+    #[error("the segment breaks the rules of RMPP, or its message needs too much memory")]
     Rmpp,
 }

@@ -84,16 +84,21 @@ pub enum Event {
 }
 
 /// Why a datagram was dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// No such class, version, method or position.
+    #[error("no such class, version, method or position")]
     Malformed,
     /// A path that leads nowhere.
+    #[error("the path leads nowhere")]
     NoWay,
     /// The M_Key or SM_Key is wrong.
+    #[error("the M_Key or SM_Key is wrong")]
     Key,
     /// No room: a table is full.
+    #[error("a table is full")]
     Full,
     /// A datagram about another than its sender, or from outside of the port's network.
+    #[error("the datagram is about another than its sender, or from outside of the port's network")]
     Lie,
 }

@@ -27,10 +27,10 @@ fn packets_to_a_failed_queue_pair_are_taken() {
         other.connect(here).unwrap();
         let last = other.build(Operation::SendLast, Ext::None, other.psn, b"no message").unwrap();
         // The first is answered, however late the system delivers that; nothing comes after the second.
-        let syndromes = [60_000, 20].map(|patience| {
+        let syndromes = [60_000, 20].map(|timeout| {
             other.send(&last, 0).unwrap();
             own.receive(Moment::now() + Duration::from_secs(60)).unwrap().unwrap();
-            let answer = other.receive(Moment::now() + Duration::from_millis(patience)).unwrap();
+            let answer = other.receive(Moment::now() + Duration::from_millis(timeout)).unwrap();
             answer.and_then(|arrived| arrived.acknowledgement()).map(|(_, syndrome)| syndrome)
         });
         said.send(syndromes).unwrap();

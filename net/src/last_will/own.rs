@@ -26,7 +26,7 @@ pub(crate) struct OwnLastWills {
 
 #[derive(Debug, Default)]
 struct Own {
-    wills: BTreeMap<u32, LastWill>,
+    last_wills: BTreeMap<u32, LastWill>,
     /// By address: the connection to the neighbour. Receivers say when one goes, before they close it.
     successors: HashMap<Gid, Successor>,
     keeper: Keeper,
@@ -121,7 +121,7 @@ impl OwnLastWills {
             return;
         }
         let keeper = own.keeper.connection().filter(|_| before.is_none());
-        for will in own.wills.values().filter(|will| will.local == local) {
+        for will in own.last_wills.values().filter(|will| will.local == local) {
             if let Some(keeper) = keeper {
                 // The keeper gives up what somebody else has now.
                 let _ = send_parts(keeper, [&will.name.to_le_bytes()]);
@@ -150,13 +150,13 @@ impl OwnLastWills {
         let mut own = self.own();
         own.meet_keeper(fds);
         own.tell(&will.local, &will.emit());
-        own.wills.insert(will.name, will);
+        own.last_wills.insert(will.name, will);
     }
 
     /// Takes a last will back.
     pub(crate) fn clear(&self, name: u32) {
         let mut own = self.own();
-        if let Some(will) = own.wills.remove(&name) {
+        if let Some(will) = own.last_wills.remove(&name) {
             own.tell(&will.local, &name.to_le_bytes());
         }
     }
@@ -187,17 +187,17 @@ mod tests {
         let set = FdSet::new().unwrap();
         let connection = set.adopt(connection).unwrap();
         let heard = |end: &Socket| recv_parts(end.as_raw_fd(), [&mut [0; LEN], &mut [0]]).unwrap();
-        let wills = OwnLastWills::default();
+        let last_wills = OwnLastWills::default();
         let will = LastWill { name: 1, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] };
-        wills.appoint(will.local, Some(&connection));
-        wills.set(&set, will.clone());
+        last_wills.appoint(will.local, Some(&connection));
+        last_wills.set(&set, will.clone());
         assert_eq!(heard(&neighbour), Some(LEN));
         // SAFETY: replaces what is under the number of `connection`, which only closes it.
         let replaced = unsafe { libc::dup3(other.as_raw_fd(), connection.as_raw_fd(), libc::O_CLOEXEC) };
         assert_eq!(replaced, connection.as_raw_fd());
-        wills.set(&set, will.clone());
-        wills.appoint(will.local, None);
-        wills.appoint(will.local, Some(&connection));
+        last_wills.set(&set, will.clone());
+        last_wills.appoint(will.local, None);
+        last_wills.appoint(will.local, Some(&connection));
         assert_eq!(heard(&other_end), None);
         // SAFETY: the end of a number that its owner leaves alone.
         assert_eq!(unsafe { libc::close(connection.as_raw_fd()) }, 0);

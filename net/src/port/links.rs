@@ -17,7 +17,7 @@ impl Port {
     /// asked with every receiving, nearly always for nothing.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.has_link_events.load(Ordering::Relaxed) || self.wills.are_due()
+        self.has_link_events.load(Ordering::Relaxed) || self.last_wills.are_due()
     }
 
     /// Takes the changes of the interface since the last call.

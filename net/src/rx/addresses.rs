@@ -107,14 +107,14 @@ impl Receiver {
 
     fn appoint_successor(&self, index: usize, port: &Port) {
         if let (Some(address), Some(role)) = (self.address(index), self.roles.get(index)) {
-            port.wills().appoint(Gid::from(address.ip()), role.successor());
+            port.last_wills().appoint(Gid::from(address.ip()), role.successor());
         }
     }
 
     /// To be called before a descriptor is closed that may be a successor.
     fn dismiss_successor(&self, index: usize, port: &Port) {
         if let Some(address) = self.address(index) {
-            port.wills().appoint(Gid::from(address.ip()), None);
+            port.last_wills().appoint(Gid::from(address.ip()), None);
         }
     }
 
@@ -201,7 +201,7 @@ impl Receiver {
             roles.iter().zip(addresses.iter()).any(has_owner)
         };
         let (wills, again) = last_wills.send(Instant::now(), is_owned);
-        port.wills().send(wills);
+        port.last_wills().send(wills);
         if let Some(after) = again {
             self.deadlines.set(Task::SendLastWills, after);
         }

@@ -77,7 +77,7 @@ impl Receiver {
         let counters = call.port.counters();
         let mut waits = false;
         let Self { pending, forwarder, .. } = self;
-        let refused = pending.look(Instant::now(), |request| {
+        let refused = pending.poll(Instant::now(), |request| {
             let to = request.key.to();
             let outcome = forward(forwarder, call.port, &request.meta, request.index, false, to, &request.packet);
             let (counter, decision) = match outcome {

@@ -25,11 +25,11 @@ use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{timer_arm, timer_create};
 
-/// Between two looks for a listener.
+/// Time between two polls for a listener.
 const INTERVAL: Duration = Duration::from_millis(2);
-/// Looks before a request is refused: 50 ms, half of what a requester of ours waits before it asks again.
-const LOOKS: u8 = 25;
-/// Requests that may wait, and services that they may be for; what comes beyond is refused at once. Each look costs a
+/// Polls for a listener before a request is refused: 50 ms, half of what a requester of ours waits before it asks again.
+const POLLS: u8 = 25;
+/// Requests that may wait, and services that they may be for; what comes beyond is refused at once. Each poll costs a
 /// system call a service: a peer that makes up services makes us look up 8000 a second, and no more.
 const ROOM: usize = 256;
 const SERVICES: usize = 16;
@@ -71,7 +71,7 @@ pub(crate) struct PendingRequest {
     /// Index in the run that the request came in.
     pub(crate) index: u16,
     pub(crate) packet: Box<[u8]>,
-    looks: u8,
+    polls_left: u8,
 }
 
 /// The requests that wait, and the latest decisions.
@@ -145,13 +145,13 @@ impl PendingRequests {
         if is_new {
             self.services.push(key.to);
         }
-        self.requests.push(PendingRequest { key, meta, index, packet: packet.into(), looks: LOOKS });
+        self.requests.push(PendingRequest { key, meta, index, packet: packet.into(), polls_left: POLLS });
         true
     }
 
-    /// Asks about each, but not again in the same look for a service that nobody has: `find` returns what has become of the
+    /// Asks about each, but not again in the same poll for a service that nobody has: `find` returns what has become of the
     /// request, or `None` where nobody listens. Returns those that are refused: nobody will be looked for any more.
-    pub(crate) fn look(
+    pub(crate) fn poll(
         &mut self,
         now: Instant,
         mut find: impl FnMut(&PendingRequest) -> Option<Decision>,
@@ -167,8 +167,8 @@ impl PendingRequests {
                 }
                 absent.push(to);
             }
-            request.looks = request.looks.saturating_sub(1);
-            if request.looks == 0 {
+            request.polls_left = request.polls_left.saturating_sub(1);
+            if request.polls_left == 0 {
                 self.decide(request.key, Decision::Refused, now);
                 refused.push(request);
                 continue;
@@ -244,9 +244,9 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(EpollKey::unpack(keys[0]), Some(EpollKey::PendingRequests));
-        assert!(pending.look(now, |request| delivered(request.key == key(TO, 1))).is_empty());
+        assert!(pending.poll(now, |request| delivered(request.key == key(TO, 1))).is_empty());
         let mut left = Vec::new();
-        let refused = pending.look(now, |request| {
+        let refused = pending.poll(now, |request| {
             left.push(request.key);
             delivered(true)
         });
@@ -258,10 +258,10 @@ mod tests {
     fn a_request_is_refused_in_the_end_and_the_timer_rests() {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());
         assert!(keep(&mut pending, &fds, TO, 7));
-        for _ in 1..LOOKS {
-            assert!(pending.look(now, |_| None).is_empty());
+        for _ in 1..POLLS {
+            assert!(pending.poll(now, |_| None).is_empty());
         }
-        assert_eq!(ids(&pending.look(now, |_| None)), [7]);
+        assert_eq!(ids(&pending.poll(now, |_| None)), [7]);
         std::thread::sleep(2 * INTERVAL);
         assert_eq!(fds.ready(&mut [0; 4]), 0);
     }
@@ -277,8 +277,8 @@ mod tests {
         assert!(keep(&mut pending, &fds, OTHER, 2));
         assert_eq!(pending.decision(&key(TO, 1), now), Decision::Waiting);
         assert_eq!(pending.decision(&key(TO, 2), now), Decision::New, "another request");
-        for _ in 0..LOOKS {
-            pending.look(now, |request| delivered(request.key.to() == OTHER));
+        for _ in 0..POLLS {
+            pending.poll(now, |request| delivered(request.key.to() == OTHER));
         }
         assert_eq!(pending.decision(&key(TO, 1), now), Decision::Refused);
         assert_eq!(pending.decision(&key(OTHER, 2), now), Decision::Delivered);
@@ -295,14 +295,14 @@ mod tests {
     fn a_request_that_was_dropped_is_new_when_it_comes_again() {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());
         assert!(keep(&mut pending, &fds, TO, 1));
-        assert!(pending.look(now, |_| Some(Decision::New)).is_empty());
+        assert!(pending.poll(now, |_| Some(Decision::New)).is_empty());
         assert_eq!(pending.decision(&key(TO, 1), now), Decision::New);
         // By then nobody listens: its sender is to hear that, as of any other.
         assert!(keep(&mut pending, &fds, TO, 1));
-        for _ in 1..LOOKS {
-            pending.look(now, |_| None);
+        for _ in 1..POLLS {
+            pending.poll(now, |_| None);
         }
-        assert_eq!(ids(&pending.look(now, |_| None)), [1]);
+        assert_eq!(ids(&pending.poll(now, |_| None)), [1]);
     }
 
     #[test]
@@ -317,18 +317,18 @@ mod tests {
         assert_eq!(pending.decision(&key(TO, most), now), Decision::Refused);
     }
 
-    /// The cost of a look is bounded by services, and those are few.
+    /// The cost of a poll is bounded by services, and those are few.
     #[test]
-    fn each_service_is_asked_for_once_a_look() {
+    fn each_service_is_asked_for_once_a_poll() {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());
         for round in 0..3 {
             let kept =
                 (0..100).filter(|id| keep(&mut pending, &fds, Mailbox::Service(*id, Gid::new([0; 16])), round)).count();
             assert_eq!(kept, SERVICES);
         }
-        for _ in 1..LOOKS {
+        for _ in 1..POLLS {
             let mut asked = 0;
-            let refused = pending.look(now, |_| {
+            let refused = pending.poll(now, |_| {
                 asked += 1;
                 None
             });
@@ -336,7 +336,7 @@ mod tests {
         }
         // One appears: all that wait for it are passed on.
         let mut found = Vec::new();
-        let refused = pending.look(now, |request| {
+        let refused = pending.poll(now, |request| {
             let is_there = request.key.to == TO;
             found.extend(is_there.then_some(request.key.id.comm_id.0));
             delivered(is_there)

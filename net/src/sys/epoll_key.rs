@@ -56,7 +56,7 @@ impl EpollKey {
             Self::Backlog(fd) => (14, 0, fd),
             Self::Raw => (15, 0, 0),
         };
-        // Seats and slots are below 2^24, being descriptors.
+        // Indexes of roles and slots are below 2^24: each has a descriptor.
         kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
     }
 

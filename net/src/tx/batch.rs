@@ -8,14 +8,13 @@ use std::sync::Arc;
 use urxe_wire::{ICRC_LEN, icrc};
 
 use crate::counters::add;
-use crate::datagram::{dest_qpn, leading};
 use crate::port::Port;
 use crate::route::Route;
 use crate::shm;
 use crate::sys::wait_writable;
 
 use super::gso::{MAX_CALL, send};
-use super::inside::InsideRun;
+use super::inside::{InsideRun, InsideRuns};
 use super::segments::TxSegments;
 
 /// Bytes a batch holds: a full run, and room to begin another.
@@ -48,10 +47,7 @@ pub struct TxBatch {
     pending: usize,
     /// Whether runs for queue pairs of this process may be among these.
     holds_inside: bool,
-    /// Runs for queue pairs of this process, in order, that nobody has taken yet.
-    inside: Vec<InsideRun>,
-    /// Bytes of the runs in `inside`.
-    inside_len: usize,
+    inside: InsideRuns,
 }
 
 /// A packet as it will be on the wire.
@@ -91,8 +87,7 @@ impl TxBatch {
             runs: Vec::with_capacity(MAX_RUNS),
             pending: 0,
             holds_inside: false,
-            inside: Vec::new(),
-            inside_len: 0,
+            inside: InsideRuns::default(),
         }
     }
 
@@ -230,7 +225,7 @@ impl TxBatch {
             self.drop_unreachable(port);
         }
         if mem::take(&mut self.holds_inside) && !is_dead {
-            self.keep_inside();
+            self.inside.keep_inside(&self.buffer, &self.runs);
             if self.runs.iter().all(|run| run.inside) {
                 // Nothing that other threads count is touched.
                 self.runs.clear();
@@ -287,22 +282,6 @@ impl TxBatch {
         self.end = 0;
     }
 
-    /// Keeps the runs for queue pairs of this process: each of packets for one of them.
-    // Apart: most batches have none.
-    #[inline(never)]
-    fn keep_inside(&mut self) {
-        for run in self.runs.iter().filter(|run| run.inside) {
-            let segment = run.segment.min(run.len).max(1);
-            let mut rest = &self.buffer[run.start..run.start + run.len];
-            while let Some(qpn) = dest_qpn(rest) {
-                let (group, count) = leading(rest, segment, |next| next == qpn);
-                self.inside.push(InsideRun::new(&run.route, group, segment, count));
-                self.inside_len += group.len();
-                rest = &rest[group.len()..];
-            }
-        }
-    }
-
     /// Whether there are runs for [`take_inside`](Self::take_inside).
     #[inline]
     pub fn has_inside(&self) -> bool {
@@ -312,13 +291,12 @@ impl TxBatch {
     /// Bytes of the packets for queue pairs of this process that nobody has taken, those not flushed yet among them.
     #[inline]
     pub const fn inside_len(&self) -> usize {
-        self.end + self.inside_len
+        self.end + self.inside.bytes()
     }
 
     /// Takes the packets for queue pairs of this process that were flushed since the last call, in order.
     pub fn take_inside(&mut self) -> impl Iterator<Item = InsideRun> {
-        self.inside_len = 0;
-        self.inside.drain(..)
+        self.inside.take()
     }
 }
 

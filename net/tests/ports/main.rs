@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod end;
+mod last_wills;
 mod links;
 mod loopback;
 mod namespace;
@@ -13,4 +14,3 @@ mod rings;
 mod trouble;
 mod user_namespace;
 mod veth;
-mod wills;

@@ -38,7 +38,7 @@ const ENOMEM: Errno = Errno(libc::ENOMEM);
 const CM_REQUESTS: (u8, u8, u128) = (Mad::CLASS_CM, Mad::CM_VERSION, 1 << Mad::METHOD_SEND);
 
 /// How long an agent of subnet management waits for the subnet to be known, at most, and between two looks.
-const SUBNET_PATIENCE: Duration = Duration::from_secs(1);
+const SUBNET_TIMEOUT: Duration = Duration::from_secs(1);
 const SUBNET_LOOK: Duration = Duration::from_millis(2);
 
 /// Header of messages that no program has sent.
@@ -144,7 +144,7 @@ impl Mads {
     /// Waits until hosts have answered that they are there, or have had the time for it. Programs' patience begins with their first
     /// question, and is short: a tenth of a second for ibdiagnet.
     fn wait_for_subnet(&self, device: &Device) {
-        let end = clock::now() + SUBNET_PATIENCE;
+        let end = clock::now() + SUBNET_TIMEOUT;
         while clock::now() < end && lock(&self.state).fabric.as_ref().is_some_and(|fabric| !fabric.is_known()) {
             device.look();
             std::thread::sleep(SUBNET_LOOK);

@@ -113,8 +113,8 @@ pub(crate) fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
 }
 
 /// Reports of the processes that have the device.
-pub(crate) fn reports(device: &str, patience: Duration) -> Vec<urxe_status::Report> {
-    let (Some(netdev), Ok(answers)) = (device::netdev_of(device), urxe_status::ask_all(patience)) else {
+pub(crate) fn reports(device: &str, timeout: Duration) -> Vec<urxe_status::Report> {
+    let (Some(netdev), Ok(answers)) = (device::netdev_of(device), urxe_status::ask_all(timeout)) else {
         return Vec::new();
     };
     let same = |report: &urxe_status::Report| {

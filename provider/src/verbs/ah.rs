@@ -86,7 +86,7 @@ const MOST_ROUTES: usize = 256;
 /// The ways to processes of one peer, by their blocks of numbers.
 #[derive(Debug)]
 struct Routes<R> {
-    /// Each with the time of its last use.
+    /// Ways by blocks, with the times of their last use.
     by_block: HashMap<u16, (R, u64)>,
     /// Counts uses.
     time: u64,

@@ -15,7 +15,7 @@ use crate::memory::faultable_copy;
 
 /// Requests between two questions to the system whether the peer is there: a program that finds its completions at once never looks
 /// at sockets, where it would be told.
-const LOOK: u32 = 256;
+const PROBE_INTERVAL: u32 = 256;
 /// Bytes between two looks whether the region is still what it was.
 const CHUNK: u64 = 256 << 10;
 
@@ -51,7 +51,7 @@ impl Attachment {
             access: Access::from_bits(access),
             region: None,
             buffers: None,
-            unasked: LOOK,
+            unasked: PROBE_INTERVAL,
             dest,
             resources,
         })
@@ -154,7 +154,7 @@ impl Attachment {
 
     #[cold]
     fn look(&mut self) -> bool {
-        self.unasked = LOOK;
+        self.unasked = PROBE_INTERVAL;
         self.visit.look()
     }
 

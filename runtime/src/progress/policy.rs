@@ -3,6 +3,9 @@
 //!
 //! The policy keeps no thread, makes no system call but that of the watchdog's timer, and changes nothing of the application's
 //! threads. It is told what happened and when; its decisions depend on nothing else.
+//!
+//! Whether an ACK is delayed is decided beside the policy, for each queue pair by itself (`delayed_ack`): it depends on how
+//! promptly the application answers on that queue pair. The watchdog's timer is a timerfd, which the progress thread waits for.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use urxe_tests::forward::{Disorder, forward};
+use urxe_tests::forward::{Reordering, forward};
 use urxe_tests::sandbox;
 
 fn main() -> ExitCode {
@@ -11,11 +11,11 @@ fn main() -> ExitCode {
     let result: anyhow::Result<()> = match args.as_slice() {
         ["machine"] => sandbox::machine().and_then(|()| sandbox::hold()).map_err(Into::into),
         ["host"] => sandbox::host().and_then(|()| sandbox::hold()).map_err(Into::into),
-        ["forward", left, right, disorder @ ..] => {
-            Disorder::from_args(disorder).and_then(|disorder| forward(left, right, &disorder))
+        ["forward", left, right, reordering @ ..] => {
+            Reordering::from_args(reordering).and_then(|reordering| forward(left, right, &reordering))
         }
         _ => {
-            eprintln!("usage: urxe-sandbox machine | host | forward INTERFACE INTERFACE DISORDER");
+            eprintln!("usage: urxe-sandbox machine | host | forward INTERFACE INTERFACE REORDERING");
             return ExitCode::FAILURE;
         }
     };

@@ -17,9 +17,9 @@ use crate::procfs::memory_of_our_share;
 /// Topology of the connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// All with the first.
+    /// The first process is connected with all others.
     Star,
-    /// Each with every other.
+    /// All pairs of processes are connected.
     Mesh,
 }
 

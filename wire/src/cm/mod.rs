@@ -72,6 +72,7 @@ pub enum Message {
 
 /// Why a datagram is not a message of communication management.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum MalformedCm {
     /// Not 256 bytes.
     Length,

@@ -119,7 +119,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A datagram with the ICRC that a sender who uses these IP fields puts on it.
-fn sealed(src: SocketAddr, dst: SocketAddr, fields: IpFields, packet: &[u8]) -> Vec<u8> {
+fn with_icrc(src: SocketAddr, dst: SocketAddr, fields: IpFields, packet: &[u8]) -> Vec<u8> {
     let icrc = Crc::<u32>::new(&CRC_32_ISO_HDLC).checksum(&covered(ip_and_udp(src, dst, fields, packet), packet));
     [packet, &icrc.to_le_bytes()].concat()
 }
@@ -171,7 +171,7 @@ proptest! {
         expected_id: u16,
         packet in packet(),
     ) {
-        let datagram = sealed(src, dst, fields, &packet);
+        let datagram = with_icrc(src, dst, fields, &packet);
         let flow = Flow::new(src, dst);
         let recovered = Check::Recovered { id: fields.id, df: fields.df };
         let exact = fields.df && fields.id == expected_id;
@@ -186,7 +186,7 @@ proptest! {
         expected_id: u16,
         packet in packet(),
     ) {
-        prop_assert_eq!(verify(&Flow::new(src, dst), expected_id, &sealed(src, dst, fields, &packet)), Check::Exact);
+        prop_assert_eq!(verify(&Flow::new(src, dst), expected_id, &with_icrc(src, dst, fields, &packet)), Check::Exact);
     }
 
     /// CRC-32 finds any three flipped bits in less than 91 607; RoCE packets have 33 000.
@@ -200,7 +200,7 @@ proptest! {
         packet in packet(),
         flips in prop::collection::vec(any::<prop::sample::Index>(), 1..=3),
     ) {
-        let mut datagram = sealed(src, dst, fields, &packet);
+        let mut datagram = with_icrc(src, dst, fields, &packet);
         let whole = datagram.clone();
         flip(&mut datagram, &flips);
         prop_assume!(datagram != whole);
@@ -216,7 +216,7 @@ proptest! {
         flips in prop::collection::vec(any::<prop::sample::Index>(), 1..=3),
     ) {
         let fields = IpFields { df: true, ..fields };
-        let mut datagram = sealed(src, dst, fields, &packet);
+        let mut datagram = with_icrc(src, dst, fields, &packet);
         let whole = datagram.clone();
         flip(&mut datagram, &flips);
         prop_assume!(datagram != whole);
@@ -284,7 +284,7 @@ fn long_write(id: u16) -> (Flow, Vec<u8>) {
     let packet: Vec<u8> = (0..12 + 4096u32).map(|at| (at * 7 + 1).to_le_bytes()[0]).collect();
     let fields =
         IpFields { traffic_class: 0, flow_label: 0, hop_limit: 64, header_checksum: 0, udp_checksum: 0, id, df: true };
-    (Flow::new(src, dst), sealed(src, dst, fields, &packet))
+    (Flow::new(src, dst), with_icrc(src, dst, fields, &packet))
 }
 
 #[test]

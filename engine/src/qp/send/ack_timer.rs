@@ -8,7 +8,7 @@ use crate::qp::attr::QpAttr;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AckTimer {
     /// 4.096 µs · 2^timeout (2 ms at least) until the first try. Those that follow without an answer have up to four times as
-    /// long, which IBA 9.7.6.1.3 allows, but more than twice as long only below `PATIENCE`: a peer that has no processor
+    /// long, which IBA 9.7.6.1.3 allows, but more than twice as long only below `BACKOFF`: a peer that has no processor
     /// for a while, or loses its port's owner, is not given up, and a lost packet is sent again as soon as ever.
     #[default]
     Specified,
@@ -18,8 +18,8 @@ pub enum AckTimer {
     ConnectX,
 }
 
-/// Bound of four times the ACK timeout: a ConnectX-6 waits twice as long at least.
-const PATIENCE: Duration = Duration::from_nanos(4096 << 16);
+/// Limit of the backoff to four times the ACK timeout: a ConnectX-6 waits twice as long at least.
+const BACKOFF: Duration = Duration::from_nanos(4096 << 16);
 
 /// Times between the adaptive retransmissions of a ConnectX, in microseconds.
 const STEPS: [u64; 10] = [20_700, 17_000, 33_700, 67_000, 100_700, 201_300, 536_900, 805_300, 2_147_800, 4_294_800];
@@ -39,7 +39,7 @@ impl AckTimer {
         //# Timeouts that follow without an answer MUST be no shorter than the first, and no longer than four times that.
         if self == Self::Specified {
             // First of all the usual case, which each ACK asks for.
-            return Some(if timeouts == 0 { specified } else { (2 * specified).max(PATIENCE.min(4 * specified)) });
+            return Some(if timeouts == 0 { specified } else { (2 * specified).max(BACKOFF.min(4 * specified)) });
         }
         Some(of_card(attr.timeout, timeouts))
     }

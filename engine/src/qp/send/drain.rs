@@ -10,11 +10,11 @@ pub(super) struct Drain {
     /// Requests in a row that have begun by packets, though a host may carry out such.
     streak: u32,
     /// Length of such a row after which the next request waits.
-    patience: u32,
+    threshold: u32,
 }
 
 impl Drain {
-    const PATIENCE: u32 = 8;
+    const FIRST: u32 = 8;
     const MOST: u32 = 4096;
 
     /// Takes note of a request that begins by packets.
@@ -26,7 +26,7 @@ impl Drain {
     /// Whether the next one-sided request waits until nothing is outstanding.
     #[inline]
     pub(super) const fn waits(&self) -> bool {
-        self.streak >= self.patience
+        self.streak >= self.threshold
     }
 
     /// Takes note of the host's answer for a request before which nothing is outstanding.
@@ -34,7 +34,7 @@ impl Drain {
         if is_carried_out {
             *self = Self::default();
         } else if self.waits() {
-            self.patience = (self.patience * 2).min(Self::MOST);
+            self.threshold = (self.threshold * 2).min(Self::MOST);
             self.streak = 0;
         }
     }
@@ -42,6 +42,6 @@ impl Drain {
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { streak: 0, patience: Self::PATIENCE }
+        Self { streak: 0, threshold: Self::FIRST }
     }
 }

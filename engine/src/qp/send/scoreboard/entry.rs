@@ -57,9 +57,9 @@ pub(in crate::qp::send) enum Answered {
     /// No response: the PSN is that of a packet of a SEND or WRITE.
     #[default]
     No,
-    /// One does, and the PSN is that of the request as well.
+    /// The first response takes the PSN, which is that of the request as well.
     First,
-    /// One behind the first does.
+    /// A response behind the first takes the PSN.
     Behind,
 }
 

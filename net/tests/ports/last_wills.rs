@@ -21,26 +21,26 @@ fn will(end: &End, name: u32) -> LastWill {
     LastWill { name, local: gid, remote: gid, message: [7; MAD_LEN] }
 }
 
-/// Waits until these wills are due at `heir`, while the others go on. Others may be due once more.
-fn expect(heir: &mut End, others: &mut [&mut End], names: &[u32]) {
+/// Waits until these wills are due at `successor`, while the others go on. Others may be due once more.
+fn expect(successor: &mut End, others: &mut [&mut End], names: &[u32]) {
     let mut missing = names.to_vec();
     let until = Instant::now() + PATIENCE;
     while !missing.is_empty() {
         assert!(Instant::now() < until, "{missing:?} are not due");
         others.iter_mut().for_each(|end| drop(end.receive()));
-        heir.receive();
-        let due = heir.port.take_due_last_wills();
+        successor.receive();
+        let due = successor.port.take_due_last_wills();
         missing.retain(|name| due.iter().all(|will| will.name != *name));
     }
 }
 
 /// Expects that no will is due in a while.
-fn expect_nothing(heir: &mut End, others: &mut [&mut End]) {
+fn expect_nothing(successor: &mut End, others: &mut [&mut End]) {
     let until = Instant::now() + A_WHILE;
     while Instant::now() < until {
         others.iter_mut().for_each(|end| drop(end.receive()));
-        heir.receive();
-        assert_eq!(heir.port.take_due_last_wills(), []);
+        successor.receive();
+        assert_eq!(successor.port.take_due_last_wills(), []);
     }
 }
 
