@@ -181,8 +181,8 @@ soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at r
 	URXE_CYCLES=10000 $(CARGO) test -p urxe-tests --test cycles -- --nocapture
 
 .PHONY: lossy-network
-lossy-network: setup build ## goodput over networks that lose or reorder packets
-	URXE_GOODPUT=10 $(CARGO) test -p urxe-tests --test lossy_network -- --nocapture --test-threads 1 goodput
+lossy-network: setup build ## goodput over networks that lose or reorder packets; a quarter of an hour; URXE_GOODPUT (5) rounds
+	URXE_GOODPUT=$${URXE_GOODPUT:-5} $(CARGO) test -p urxe-tests --test lossy_network -- --nocapture --test-threads 1 goodput
 
 .PHONY: shared-link
 shared-link: setup build ## three senders on a link of 50 Mbit/s, with DCQCN and without
