@@ -366,7 +366,7 @@ bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--ro
 	@$(BIN_DIR)/side-by-side --out $(TARGET_DIR)/bench $(BENCH_ARGS)
 
 .PHONY: bench-load
-bench-load: build ## programs while spinners want the processors, beside UCX through shared memory; LOAD_ARGS='--rounds 20'
+bench-load: build ## programs while spinners want the processors, beside UCX through shared memory; 20 rounds take hours: LOAD_ARGS='--rounds 3 --limit-total 3600'
 	@scripts/install-packages $(BENCH_PACKAGES) openmpi-bin python3-mpi4py
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/under-load $(LOAD_ARGS)
