@@ -380,7 +380,7 @@ cost: build ## overhead of the disabled diagnostics hooks; COST_ARGS='--rounds 1
 	@$(BIN_DIR)/cost --without $(TARGET_DIR)/unobserved/release/liburxe.so --out $(TARGET_DIR)/bench $(COST_ARGS)
 
 .PHONY: curves
-curves: build ## draws docs/results/curves: bandwidth, latencies, goodput over losses, cost of scale
+curves: build ## draws docs/results/curves: bandwidth, latencies, goodput over losses, cost of scale; CURVES_ARGS='--only rate-over-threads'
 	@scripts/install-packages $(BENCH_PACKAGES)
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/curves --out docs/results/curves $(CURVES_ARGS)

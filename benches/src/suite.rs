@@ -252,7 +252,8 @@ const fn lossy(variables: Variables) -> Program {
     Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 2000").with(variables))
 }
 
-const SELECTIVE_REPEAT: (&str, &str) = ("URXE_SELECTIVE_REPEAT", "1");
+/// Has RC of both ends send again only what is missing.
+pub(crate) const SELECTIVE_REPEAT: (&str, &str) = ("URXE_SELECTIVE_REPEAT", "1");
 
 const fn own(args: &'static str) -> Program {
     Program::Own { program: "own-verbs", args, variable: None }
