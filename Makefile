@@ -22,6 +22,8 @@ FUZZ_ROUNDS  ?= 200
 SOAK_SEEDS   ?= 1000000
 DIFFERENTIAL_SEEDS ?= 1000
 SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
+# A choice of the caller's that sudo forgets: `make perftest URXE_DIRECT=1`.
+DIRECT     := $(if $(URXE_DIRECT),env URXE_DIRECT=$(URXE_DIRECT))
 
 # A linker for Rust, libibverbs, and the programs that the demo shows.
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
@@ -217,7 +219,7 @@ tsan: setup ## stress under ThreadSanitizer; builds the standard library for it,
 ifdef RDMA_CORE
 pyverbs: build
 	@scripts/install-packages $(DISTRIBUTION_PACKAGES)
-	$(SUDO) conformance/pyverbs/run --rdma-core $(RDMA_CORE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
+	$(SUDO) $(DIRECT) conformance/pyverbs/run --rdma-core $(RDMA_CORE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
 	    --sources $(TARGET_DIR)/conformance/rdma-core --out $(TARGET_DIR)/conformance/pyverbs-$(RDMA_CORE).tsv
 else
 pyverbs: build ## rdma-core's own tests, from its source package (PYVERBS_TESTS=.../tests takes a copy you have); RDMA_CORE=56 or 65
@@ -276,11 +278,11 @@ perftest: build ## every perftest program with many options; TREE=debian-sid tak
 	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux tshark $(if $(TREE),$(DISTRIBUTION_PACKAGES))
 ifdef TREE
 	$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREE)
-	$(SUDO) conformance/perftest/run --tree $(TREE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
+	$(SUDO) $(DIRECT) conformance/perftest/run --tree $(TREE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
 	    --out $(TARGET_DIR)/conformance/perftest-$(TREE).tsv
 else
 	conformance/machine $(BIN_DIR) conformance/perftest/run --out $(TARGET_DIR)/conformance/perftest.tsv
-	$(SUDO) conformance/machine $(BIN_DIR) conformance/perftest/raw --out $(TARGET_DIR)/conformance/perftest-raw.tsv
+	$(SUDO) $(DIRECT) conformance/machine $(BIN_DIR) conformance/perftest/raw --out $(TARGET_DIR)/conformance/perftest-raw.tsv
 endif
 
 .PHONY: fabtests
