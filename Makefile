@@ -22,6 +22,8 @@ FUZZ_ROUNDS  ?= 200
 SOAK_SEEDS   ?= 1000000
 DIFFERENTIAL_SEEDS ?= 1000
 SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
+# A choice of the caller's that sudo forgets: `make perftest URXE_DIRECT=1`.
+DIRECT     := $(if $(URXE_DIRECT),env URXE_DIRECT=$(URXE_DIRECT))
 
 # A linker for Rust, libibverbs, and the programs that the demo shows.
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
@@ -181,8 +183,8 @@ soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at r
 	URXE_CYCLES=10000 $(CARGO) test -p urxe-tests --test cycles -- --nocapture
 
 .PHONY: lossy-network
-lossy-network: setup build ## goodput over networks that lose or reorder packets
-	URXE_GOODPUT=10 $(CARGO) test -p urxe-tests --test lossy_network -- --nocapture --test-threads 1 goodput
+lossy-network: setup build ## goodput over networks that lose or reorder packets; a quarter of an hour; URXE_GOODPUT (5) rounds
+	URXE_GOODPUT=$${URXE_GOODPUT:-5} $(CARGO) test -p urxe-tests --test lossy_network -- --nocapture --test-threads 1 goodput
 
 .PHONY: shared-link
 shared-link: setup build ## three senders on a link of 50 Mbit/s, with DCQCN and without
@@ -217,7 +219,7 @@ tsan: setup ## stress under ThreadSanitizer; builds the standard library for it,
 ifdef RDMA_CORE
 pyverbs: build
 	@scripts/install-packages $(DISTRIBUTION_PACKAGES)
-	$(SUDO) conformance/pyverbs/run --rdma-core $(RDMA_CORE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
+	$(SUDO) $(DIRECT) conformance/pyverbs/run --rdma-core $(RDMA_CORE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
 	    --sources $(TARGET_DIR)/conformance/rdma-core --out $(TARGET_DIR)/conformance/pyverbs-$(RDMA_CORE).tsv
 else
 pyverbs: build ## rdma-core's own tests, from its source package (PYVERBS_TESTS=.../tests takes a copy you have); RDMA_CORE=56 or 65
@@ -276,11 +278,11 @@ perftest: build ## every perftest program with many options; TREE=debian-sid tak
 	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux tshark $(if $(TREE),$(DISTRIBUTION_PACKAGES))
 ifdef TREE
 	$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREE)
-	$(SUDO) conformance/perftest/run --tree $(TREE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
+	$(SUDO) $(DIRECT) conformance/perftest/run --tree $(TREE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
 	    --out $(TARGET_DIR)/conformance/perftest-$(TREE).tsv
 else
 	conformance/machine $(BIN_DIR) conformance/perftest/run --out $(TARGET_DIR)/conformance/perftest.tsv
-	$(SUDO) conformance/machine $(BIN_DIR) conformance/perftest/raw --out $(TARGET_DIR)/conformance/perftest-raw.tsv
+	$(SUDO) $(DIRECT) conformance/machine $(BIN_DIR) conformance/perftest/raw --out $(TARGET_DIR)/conformance/perftest-raw.tsv
 endif
 
 .PHONY: fabtests
@@ -366,7 +368,7 @@ bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--ro
 	@$(BIN_DIR)/side-by-side --out $(TARGET_DIR)/bench $(BENCH_ARGS)
 
 .PHONY: bench-load
-bench-load: build ## programs while spinners want the processors, beside UCX through shared memory; LOAD_ARGS='--rounds 20'
+bench-load: build ## programs while spinners want the processors, beside UCX through shared memory; 20 rounds take hours: LOAD_ARGS='--rounds 3 --limit-total 3600'
 	@scripts/install-packages $(BENCH_PACKAGES) openmpi-bin python3-mpi4py
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/under-load $(LOAD_ARGS)
@@ -380,7 +382,7 @@ cost: build ## overhead of the disabled diagnostics hooks; COST_ARGS='--rounds 1
 	@$(BIN_DIR)/cost --without $(TARGET_DIR)/unobserved/release/liburxe.so --out $(TARGET_DIR)/bench $(COST_ARGS)
 
 .PHONY: curves
-curves: build ## draws docs/results/curves: bandwidth, latencies, goodput over losses, cost of scale
+curves: build ## draws docs/results/curves: bandwidth, latencies, goodput over losses, cost of scale; CURVES_ARGS='--only rate-over-threads'
 	@scripts/install-packages $(BENCH_PACKAGES)
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/curves --out docs/results/curves $(CURVES_ARGS)

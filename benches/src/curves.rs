@@ -9,7 +9,8 @@ use urxe_tests::Host;
 
 use crate::bare::median;
 use crate::plot::{Axis, Chart, Curve, Scale};
-use crate::programs::{Measurement, Ping};
+use crate::programs::{Measurement, Ping, Variables};
+use crate::suite::SELECTIVE_REPEAT;
 
 /// Chart, and the name of its file.
 #[derive(Debug)]
@@ -204,6 +205,7 @@ fn rate_over_threads(host: &Host, rounds: u32) -> Result<Chart> {
         ("threads", Measurement::OwnSharedMemory("threads", 0)),
         ("processes", Measurement::OwnSharedMemory("processes", 0)),
         ("threads, UDP", Measurement::Own("threads", 0)),
+        ("threads, UDP, shards", Measurement::OwnSharded("threads", 0)),
         ("processes, UDP", Measurement::Own("processes", 0)),
     ];
     let (title, unit) = ("WRITEs of 8 bytes over threads with queue pairs of their own", "10^6 a second");
@@ -244,11 +246,21 @@ fn over_number(
 
 /// Packets lost in 100 000.
 const LOSSES: [u32; 7] = [0, 10, 30, 100, 300, 1000, 3000];
+/// Variables of ends that go back N, and of those that repeat selectively.
+const GO_BACK: Variables = &[];
+const REPEAT: Variables = &[SELECTIVE_REPEAT];
 
 fn over_loss(host: &Host, rounds: u32) -> Result<Chart> {
     let percent = |loss: u32| f64::from(loss) / 1000.0;
-    let whats = [("ib_write_bw 1 MiB", "ib_write_bw"), ("ib_read_bw 1 MiB", "ib_read_bw")];
-    let measure = |program: &&'static str, loss| Measurement::Lossy(program, percent(loss)).at(host, 1 << 20);
+    let whats = [
+        ("ib_write_bw 1 MiB", ("ib_write_bw", GO_BACK)),
+        ("ib_read_bw 1 MiB", ("ib_read_bw", GO_BACK)),
+        ("ib_write_bw, selective", ("ib_write_bw", REPEAT)),
+        ("ib_read_bw, selective", ("ib_read_bw", REPEAT)),
+    ];
+    let measure = |&(program, variables): &(&'static str, Variables), loss| {
+        Measurement::Lossy(program, percent(loss), variables).at(host, 1 << 20)
+    };
     let mut curves = sweep(rounds, &whats, &LOSSES, percent, measure)?;
     for curve in &mut curves {
         // The first is the goodput without losses.

@@ -9,6 +9,10 @@ use anyhow::Result;
 use urxe_tests::Host;
 
 use crate::ends::{run_pair, run_ranks};
+use crate::suite::Goal;
+
+/// Goal of the time of a run over urxe, as a ratio to the time of what it is held against.
+pub const GOAL: Goal = Goal::AtMost(2.0);
 
 /// A program and what it is held against.
 #[derive(Debug)]
@@ -50,28 +54,28 @@ const fn ucx(args: &'static str) -> Run {
 pub const TASKS: &[Task] = &[
     Task {
         name: "ib_write_lat",
-        urxe: urxe("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 5000"),
-        beside: ucx("-t ucp_put_lat -s 8 -n 5000"),
+        urxe: urxe("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 30000"),
+        beside: ucx("-t ucp_put_lat -s 8 -n 30000"),
     },
     Task {
-        name: "ib_write_lat, direct, 30 000",
+        name: "ib_write_lat, direct",
         urxe: Run::Pair { program: "ib_write_lat", args: "-d urxe0 -x 1 -F -s 8 -n 30000", env: DIRECT },
         beside: ucx("-t ucp_put_lat -s 8 -n 30000"),
     },
     Task {
-        name: "ib_send_lat, direct, 30 000",
+        name: "ib_send_lat, direct",
         urxe: Run::Pair { program: "ib_send_lat", args: "-d urxe0 -x 1 -F -s 8 -n 30000", env: DIRECT },
         beside: ucx("-t tag_lat -s 8 -n 30000"),
     },
     Task {
         name: "ib_send_lat",
-        urxe: urxe("ib_send_lat", "-d urxe0 -x 1 -F -s 8 -n 5000"),
-        beside: ucx("-t tag_lat -s 8 -n 5000"),
+        urxe: urxe("ib_send_lat", "-d urxe0 -x 1 -F -s 8 -n 30000"),
+        beside: ucx("-t tag_lat -s 8 -n 30000"),
     },
     Task {
         name: "ibv_rc_pingpong",
-        urxe: urxe("ibv_rc_pingpong", "-d urxe0 -g 1 -s 8 -n 5000"),
-        beside: ucx("-t tag_lat -s 8 -n 5000"),
+        urxe: urxe("ibv_rc_pingpong", "-d urxe0 -g 1 -s 8 -n 30000"),
+        beside: ucx("-t tag_lat -s 8 -n 30000"),
     },
     Task {
         name: "ib_write_bw 64 KiB",
@@ -80,8 +84,8 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "UCX over urxe, tag_lat",
-        urxe: Run::Pair { program: "ucx_perftest", args: "-t tag_lat -s 8 -n 5000", env: UCX_OVER_URXE },
-        beside: ucx("-t tag_lat -s 8 -n 5000"),
+        urxe: Run::Pair { program: "ucx_perftest", args: "-t tag_lat -s 8 -n 30000", env: UCX_OVER_URXE },
+        beside: ucx("-t tag_lat -s 8 -n 30000"),
     },
     Task {
         name: "Open MPI, allreduce of 4 ranks",
@@ -141,6 +145,11 @@ impl Times {
         ratios.sort_by(f64::total_cmp);
         ratios.get(ratios.len().checked_sub(1)? / 2).copied()
     }
+
+    /// Whether all runs over urxe ended, and met the [`GOAL`] wherever the other ended.
+    pub fn meet_goal(&self) -> bool {
+        self.urxe.iter().all(Option::is_some) && self.ratio().is_none_or(|ratio| GOAL.is_met(ratio))
+    }
 }
 
 /// Threads that compute, and now and then sleep, until this is dropped.
@@ -197,10 +206,23 @@ impl Drop for Spinners {
 mod tests {
     use super::*;
 
+    /// Times of so many seconds; 0 for a run that did not end.
+    fn times(urxe: &[u64], beside: &[u64]) -> Times {
+        let seconds = |times: &[u64]| times.iter().map(|s| (*s > 0).then(|| Duration::from_secs(*s))).collect();
+        Times { urxe: seconds(urxe), beside: seconds(beside) }
+    }
+
+    #[test]
+    fn the_goal_is_that_all_end_in_time() {
+        assert!(times(&[4, 1, 6], &[2, 1, 1]).meet_goal());
+        assert!(!times(&[5, 5, 1], &[2, 2, 1]).meet_goal());
+        assert!(!times(&[1, 0, 1], &[1, 1, 1]).meet_goal());
+        assert!(times(&[1, 1], &[0, 0]).meet_goal());
+    }
+
     #[test]
     fn a_run_that_did_not_end_is_infinitely_slow() {
-        let seconds = |times: &[u64]| times.iter().map(|s| (*s > 0).then(|| Duration::from_secs(*s))).collect();
-        let of = |urxe: &[u64], beside: &[u64]| Times { urxe: seconds(urxe), beside: seconds(beside) }.ratio();
+        let of = |urxe: &[u64], beside: &[u64]| times(urxe, beside).ratio();
         assert_eq!(of(&[4, 0, 9, 2], &[2, 1, 3, 0]), Some(3.0));
         assert_eq!(of(&[4, 0, 0], &[2, 1, 1]), Some(f64::INFINITY));
         assert_eq!(of(&[1], &[0]), None);

@@ -247,15 +247,20 @@ pub enum Measurement {
     Perftest(&'static str),
     /// Program through shared memory.
     SharedMemory(&'static str),
-    /// Program on a network that loses so many percent, in each direction.
-    Lossy(&'static str, f64),
+    /// Program on a network that loses so many percent, in each direction, whose ends see these variables as well.
+    Lossy(&'static str, f64, Variables),
     /// `iperf3`, over the size of writes.
     Tcp,
     /// A figure of `own-verbs`, by its place, over how many of what it is about.
     Own(&'static str, usize),
     /// Program through shared memory.
     OwnSharedMemory(&'static str, usize),
+    /// Program with as many shards as it is about, if a device can have so many.
+    OwnSharded(&'static str, usize),
 }
+
+/// Shards that a device has at most.
+const MOST_SHARDS: u32 = 16;
 
 impl Measurement {
     /// Gbit/s at this size, or the figure for so many.
@@ -271,15 +276,20 @@ impl Measurement {
         let figures = match self {
             Self::Perftest(program) => perftest(program, 512 << 20, &[]),
             Self::SharedMemory(program) => perftest(program, 512 << 20, &[SHARED_MEMORY]),
-            Self::Lossy(program, percent) => {
-                perftest(program, 1 << 30, &[("URXE_FAULTS", &format!("drop={percent}%,dir=tx,seed=1"))])
+            Self::Lossy(program, percent, variables) => {
+                let faults = format!("drop={percent}%,dir=tx,seed=1");
+                perftest(program, 1 << 30, &[&[("URXE_FAULTS", faults.as_str())][..], variables].concat())
             }
             Self::Tcp => iperf3(host, &["-l", &size.min(1 << 20).to_string()]),
             Self::Own(what, _) => own_with(host, "own-verbs", &[what, &size.to_string()], &[]),
             Self::OwnSharedMemory(what, _) => own_with(host, "own-verbs", &[what, &size.to_string()], &[SHARED_MEMORY]),
+            Self::OwnSharded(what, _) => {
+                let shards = size.min(MOST_SHARDS).to_string();
+                own_with(host, "own-verbs", &[what, &size.to_string()], &[("URXE_SHARDS", &shards)])
+            }
         };
         let place = match self {
-            Self::Own(_, place) | Self::OwnSharedMemory(_, place) => place,
+            Self::Own(_, place) | Self::OwnSharedMemory(_, place) | Self::OwnSharded(_, place) => place,
             _ => 0,
         };
         figures?.get(place).copied().context("no figure")

@@ -2,12 +2,13 @@
 //!
 //! Each thread has a completion queue and two connected queue pairs of its own, and posts WRITEs of 8 bytes in bursts.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use urxe_ffi::verbs as v;
+use urxe_tests::own_counter;
 use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::memory::ALL_ACCESS;
 use urxe_tests::verbs::pair::connect_to;
@@ -28,16 +29,6 @@ pub struct Figures {
     pub rate: f64,
     /// Nanoseconds of a processor that a WRITE took: on a busy machine this tells more than the rate.
     pub cost: f64,
-    /// Locks that were found taken, for each WRITE.
-    pub contended: f64,
-}
-
-impl Figures {
-    fn of(written: usize, took: Duration, used: Duration, contended: u64) -> Self {
-        let each = written.max(1) as f64;
-        let cost = used.as_secs_f64() * 1e9 / each;
-        Self { rate: written as f64 / took.as_secs_f64(), cost, contended: contended as f64 / each }
-    }
 }
 
 /// Processor time of this process until now.
@@ -54,29 +45,32 @@ fn processor_time() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Locks that threads of this process have found taken, by the device's counter.
-fn contended_locks() -> u64 {
-    const COUNTER: &str = "/sys/class/infiniband/urxe0/ports/1/hw_counters/contended_locks";
-    std::fs::read_to_string(COUNTER).ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
-}
-
-/// Figures of the WRITEs of so many threads of this process.
+/// Figures of the WRITEs of so many threads of this process, and the locks that they found taken, for each WRITE. To be called once by
+/// a process without devices.
 ///
 /// # Errors
-/// A verb fails, or a WRITE.
-pub fn threads(count: usize, run: Duration) -> Result<Figures> {
+/// A verb fails, or a WRITE, or `urxe status` does not tell what this process counts.
+pub fn threads(count: usize, run: Duration) -> Result<(Figures, f64)> {
     let context = Context::open()?;
-    let pd = Pd::new(&context)?;
+    let (figures, written) = measure(&context, count, run)?;
+    // Since the device was opened: setting up adds next to nothing.
+    let contended = own_counter("contended_locks")?;
+    Ok((figures, contended as f64 / written as f64))
+}
+
+/// Measures the WRITEs of so many threads. Returns their number as well.
+fn measure(context: &Arc<Context>, count: usize, run: Duration) -> Result<(Figures, usize)> {
+    let pd = Pd::new(context)?;
     let (start, stop) = (Barrier::new(count + 1), AtomicBool::new(false));
-    let (written, took, used, contended) = std::thread::scope(|scope| {
+    let (written, took, used) = std::thread::scope(|scope| {
         let work = || {
-            let worker = Worker::new(&context, &pd);
+            let worker = Worker::new(context, &pd);
             start.wait();
             worker?.write_until(&stop)
         };
         let workers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
         start.wait();
-        let (began, before, taken) = (Instant::now(), processor_time(), contended_locks());
+        let (began, before) = (Instant::now(), processor_time());
         std::thread::sleep(run);
         stop.store(true, Ordering::Relaxed);
         let took = began.elapsed();
@@ -85,9 +79,10 @@ pub fn threads(count: usize, run: Duration) -> Result<Figures> {
             Err(_) => anyhow::bail!("a thread panicked"),
         });
         let written = written.sum::<Result<usize>>()?;
-        anyhow::Ok((written, took, processor_time() - before, contended_locks() - taken))
+        anyhow::Ok((written.max(1), took, processor_time() - before))
     })?;
-    Ok(Figures::of(written, took, used, contended))
+    let cost = used.as_secs_f64() * 1e9 / written as f64;
+    Ok((Figures { rate: written as f64 / took.as_secs_f64(), cost }, written))
 }
 
 /// Figures of the WRITEs of so many processes with one thread each, all together. To be called by a process without devices.
@@ -98,8 +93,8 @@ pub fn processes(count: usize, run: Duration) -> Result<Figures> {
     let body = |parent: &mut Parent| {
         parent.send(&[0])?;
         parent.receive::<1>()?;
-        let Figures { rate, cost, contended } = threads(1, run)?;
-        parent.send(&[rate, cost, contended].map(f64::to_bits))
+        let (Figures { rate, cost }, _) = measure(&Context::open()?, 1, run)?;
+        parent.send(&[rate, cost].map(f64::to_bits))
     };
     let mut children = (0..count).map(|_| Child::fork(body)).collect::<Result<Vec<_>>>()?;
     for child in &mut children {
@@ -108,20 +103,19 @@ pub fn processes(count: usize, run: Duration) -> Result<Figures> {
     for child in &mut children {
         child.send(&[0])?;
     }
-    let mut all = Figures { rate: 0.0, cost: 0.0, contended: 0.0 };
+    let mut all = Figures { rate: 0.0, cost: 0.0 };
     for mut child in children {
-        let [rate, cost, contended] = child.receive()?.map(f64::from_bits);
+        let [rate, cost] = child.receive()?.map(f64::from_bits);
         child.finish()?;
         all.rate += rate;
         all.cost += cost / count as f64;
-        all.contended += contended / count as f64;
     }
     Ok(all)
 }
 
 /// Objects that a thread has for itself.
 struct Worker {
-    cq: std::sync::Arc<Cq>,
+    cq: Arc<Cq>,
     mr: Mr,
     near: Qp,
     // Reached by packets only.
@@ -129,7 +123,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(context: &std::sync::Arc<Context>, pd: &std::sync::Arc<Pd>) -> Result<Self> {
+    fn new(context: &Arc<Context>, pd: &Arc<Pd>) -> Result<Self> {
         let cq = Cq::new(context, i32::try_from(2 * BURST)?, None)?;
         let mr = Mr::alloc(pd, 4096, ALL_ACCESS)?;
         let cap = v::ibv_qp_cap { max_send_wr: u32::try_from(BURST)?, ..Init::default().cap };

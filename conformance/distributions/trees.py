@@ -21,6 +21,8 @@ EMULATORS = {"arm64": "qemu-aarch64-static"}
 # The folder inside that urxe is installed below, where dpkg is not.
 PREFIX = "/srv/urxe"
 DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
+# Variables of whoever runs a suite that count inside as well.
+PASSED_ON = ("URXE_DIRECT",)
 # A package manager's own records of what it did.
 RECORDS = ("var/lib/dpkg/status-old", "var/log/dpkg.log", "var/cache/ldconfig/aux-cache")
 
@@ -78,6 +80,7 @@ class Machine:
         self.root = folder / "root"
         self.emulator = f"/usr/bin/{EMULATORS[tree.architecture]}" if tree.architecture else None
         self.environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C"}
+        self.environment |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         for name in ("root", "upper"):
             (folder / name).mkdir()
         mount("-t", "tmpfs", "tmpfs", folder / "upper")

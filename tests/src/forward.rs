@@ -14,10 +14,8 @@ use socket2::{Domain, Socket, Type};
 
 /// UDP port of RoCE v2.
 const ROCE_V2_PORT: u16 = 4791;
-/// Number of packets of which one is overtaken...
+/// Number of packets of which one is overtaken.
 const ONE_IN: u32 = 100;
-/// ... by this many others, at most.
-const BY: u32 = 8;
 /// A packet that nothing comes behind leaves after this time.
 const TIMEOUT: Duration = Duration::from_millis(1);
 /// Bytes of frames that wait for the forwarder: windows of several queue pairs, if the system grants so many.
@@ -31,23 +29,28 @@ pub const EQUAL_PATHS: [u64; 8] = [1400; 8];
 /// Order in which a network passes RoCE packets on.
 #[derive(Debug, Clone)]
 pub enum Reordering {
-    /// Order in which one packet in a hundred is overtaken by some that come behind; the seed decides which.
-    Overtaking(u64),
+    /// Order in which one packet in a hundred is overtaken by some that come behind.
+    Overtaking {
+        /// Number that decides which packets.
+        seed: u64,
+        /// Packets that overtake one, at most; with 0 all stay in order.
+        by: u32,
+    },
     /// Paths on which packets take so long each. The UDP source port says which path a packet takes: those of one connection take
     /// one after the other.
     Paths(Vec<Duration>),
 }
 
 impl Reordering {
-    /// Reads it from arguments: `overtake SEED` or `paths MICROSECONDS...`.
+    /// Reads it from arguments: `overtake SEED BY` or `paths MICROSECONDS...`.
     pub fn from_args(args: &[&str]) -> Result<Self> {
         match args {
-            ["overtake", seed] => Ok(Self::Overtaking(seed.parse()?)),
+            ["overtake", seed, by] => Ok(Self::Overtaking { seed: seed.parse()?, by: by.parse()? }),
             ["paths", delays @ ..] if !delays.is_empty() => {
                 let delays: Result<Vec<u64>, _> = delays.iter().map(|micros| micros.parse()).collect();
                 Ok(Self::Paths(delays?.into_iter().map(Duration::from_micros).collect()))
             }
-            _ => bail!("expected overtake SEED or paths MICROSECONDS..."),
+            _ => bail!("expected overtake SEED BY or paths MICROSECONDS..."),
         }
     }
 }
@@ -59,10 +62,13 @@ pub fn forward(left: &str, right: &str, reordering: &Reordering) -> Result<()> {
     let (mut right_out, mut right_in) = open(right)?;
     println!("ready");
     match reordering {
-        Reordering::Overtaking(seed) => {
+        Reordering::Overtaking { seed, by } => {
             let mut rng = fastrand::Rng::with_seed(*seed);
             let other = rng.fork();
-            both(|| overtake(&mut *left_in, &mut *right_out, rng), || overtake(&mut *right_in, &mut *left_out, other))
+            both(
+                || overtake(&mut *left_in, &mut *right_out, rng, *by),
+                || overtake(&mut *right_in, &mut *left_out, other, *by),
+            )
         }
         Reordering::Paths(delays) => {
             both(|| spread(&mut *left_in, &mut *right_out, delays), || spread(&mut *right_in, &mut *left_out, delays))
@@ -96,29 +102,32 @@ fn send(to: &mut dyn DataLinkSender, frame: &[u8]) {
     let _ = to.send_to(frame, None);
 }
 
-fn overtake(from: &mut dyn DataLinkReceiver, to: &mut dyn DataLinkSender, mut rng: fastrand::Rng) -> Result<()> {
-    let (mut held, mut overtaken) = (None, 0_u32);
+fn overtake(
+    from: &mut dyn DataLinkReceiver,
+    to: &mut dyn DataLinkSender,
+    mut rng: fastrand::Rng,
+    by: u32,
+) -> Result<()> {
+    // Frames that wait, and how many more overtake each.
+    let (mut held, mut overtaken) = (Vec::<(Vec<u8>, u32)>::new(), 0_u32);
     loop {
         match from.next() {
-            Ok(frame) if held.is_none() && source_port(frame).is_some() && rng.u32(..ONE_IN) == 0 => {
-                held = Some((frame.to_vec(), rng.u32(1..=BY)));
+            Ok(frame) if by > 0 && source_port(frame).is_some() && rng.u32(..ONE_IN) == 0 => {
+                held.push((frame.to_vec(), rng.u32(1..=by)));
             }
             Ok(frame) => {
                 send(to, frame);
-                if let Some((waiting, left)) = &mut held {
-                    *left -= 1;
-                    if *left == 0 {
-                        send(to, waiting);
-                        held = None;
-                        overtaken += 1;
-                        if overtaken.is_power_of_two() {
-                            eprintln!("{overtaken} overtaken");
-                        }
+                held.iter_mut().for_each(|(_, left)| *left -= 1);
+                while let Some(at) = held.iter().position(|(_, left)| *left == 0) {
+                    send(to, &held.remove(at).0);
+                    overtaken += 1;
+                    if overtaken.is_power_of_two() {
+                        eprintln!("{overtaken} overtaken");
                     }
                 }
             }
             Err(error) if error.kind() == ErrorKind::TimedOut => {
-                if let Some((waiting, _)) = held.take() {
+                for (waiting, _) in held.drain(..) {
                     send(to, &waiting);
                 }
             }

@@ -140,10 +140,10 @@ impl World {
         Ok(switch)
     }
 
-    /// Makes a world with a third host on the way that lets one in a hundred RoCE packets be overtaken by some that come
-    /// behind; `seed` decides which. The process is that host's.
-    pub fn link_through(&self, a: &Host, between: &Host, b: &Host, mtu: u32, seed: u64) -> Result<Process> {
-        Self::link_by(a, between, b, mtu, &["overtake", &seed.to_string()])
+    /// Makes a world with a third host on the way that lets one in a hundred RoCE packets be overtaken by up to `by` that come
+    /// behind, or by none if that is 0; `seed` decides which. The process is that host's.
+    pub fn link_through(&self, a: &Host, between: &Host, b: &Host, by: u32, seed: u64) -> Result<Process> {
+        Self::link_by(a, between, b, &["overtake", &seed.to_string(), &by.to_string()])
     }
 
     /// Makes a world with a third host on the way that takes RoCE packets over several paths, each of which takes so many
@@ -151,12 +151,12 @@ impl World {
     pub fn link_by_paths(&self, a: &Host, between: &Host, b: &Host, micros: &[u64]) -> Result<Process> {
         let micros: Vec<String> = micros.iter().map(u64::to_string).collect();
         let delays: Vec<&str> = micros.iter().map(String::as_str).collect();
-        Self::link_by(a, between, b, 1500, &[&["paths"], &delays[..]].concat())
+        Self::link_by(a, between, b, &[&["paths"], &delays[..]].concat())
     }
 
-    fn link_by(a: &Host, between: &Host, b: &Host, mtu: u32, reordering: &[&str]) -> Result<Process> {
+    fn link_by(a: &Host, between: &Host, b: &Host, reordering: &[&str]) -> Result<Process> {
         for (host, end) in [(a, "left"), (b, "right")] {
-            cable(host, between, end, mtu)?;
+            cable(host, between, end, 1500)?;
             // Who passes frames on by itself must get them as they are on a cable.
             host.run("ethtool", &["-K", "veth0", "tx", "off", "tso", "off", "gso", "off"])?;
             between.run("ip", &["link", "set", end, "addrgenmode", "none", "up"])?;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use urxe_tests::{TIMEOUT, World, artifacts};
 
 /// A case of each program, and what is particular about transports and options.
@@ -134,6 +134,40 @@ waiting.kill()
 #[test]
 fn perftest_selection() -> Result<()> {
     passes("perftest", &PERFTEST_CASES)
+}
+
+/// `URXE_DIRECT=1` reaches the programs of a suite: while a case runs, for two seconds, requests are counted that went straight to memory.
+/// On a busy machine nobody may look in time, so there are several attempts.
+#[test]
+fn perftest_without_packets() -> Result<()> {
+    const WATCH: &str = "
+        \"$1\" --out \"$2/table.tsv\" ib_write_bw/rc/duration/new & suite=$!
+        direct=none
+        while kill -0 $suite 2>/dev/null; do
+            \"$URXE_BIN_DIR/urxe\" status --json >\"$2/status\" || continue
+            if grep -q '\"direct_requests\": *[1-9]' \"$2/status\"; then direct=some; fi
+            sleep 0.05
+        done
+        wait $suite
+        echo \"direct requests: $direct\"";
+    let conformance = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance");
+    for _ in 0..10 {
+        let dir = tempfile::tempdir()?;
+        let output = Command::new(conformance.join("machine"))
+            .arg(artifacts::bin_dir()?)
+            .args(["sh", "-ec", WATCH, "sh"])
+            .arg(conformance.join("perftest/run"))
+            .arg(dir.path())
+            .envs([("URXE_DIRECT", "1"), ("URXE_LOOPBACK", "shm")])
+            .output()?;
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let says = |words: &str| stdout.lines().any(|line| line == words);
+        ensure!(output.status.success() && says("1 passed, 0 failed, 0 skipped"), "{stdout}{stderr}");
+        if says("direct requests: some") {
+            return Ok(());
+        }
+    }
+    bail!("no request was direct")
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! * `own-verbs star|mesh|polling-mesh N`: ns of a message and KiB of a process, of N processes that are connected with the
 //!   first or with each other
 //! * `own-verbs threads N`, `own-verbs processes N`: M/s of WRITEs of 8 bytes, of N threads or processes with two queue pairs
-//!   each; ns of a processor, and locks found taken, for each
+//!   each; ns of a processor for each; of threads, locks found taken for each
 //! * `own-verbs stacks N`: ns of a message and bytes of a queue pair, of N simulated stacks
 
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::Result;
 use urxe_benches::bare::percentile;
 use urxe_benches::own::{self, Target};
-use urxe_benches::threads::{self, Figures};
+use urxe_benches::threads;
 use urxe_tests::verbs::scale::{Shape, Wait};
 
 const RUN: Duration = Duration::from_millis(500);
@@ -63,15 +63,17 @@ fn many(what: &str, count: usize) -> Result<Vec<f64>> {
         ("star", 2..) => Ok(own::processes(count, Shape::Star, Wait::Sleeps)?.to_vec()),
         ("mesh", 2..) => Ok(own::processes(count, Shape::Mesh, Wait::Sleeps)?.to_vec()),
         ("polling-mesh", 2..) => Ok(own::processes(count, Shape::Mesh, Wait::Polls)?.to_vec()),
-        ("threads", 1..) => Ok(of_threads(threads::threads(count, RUN)?)),
-        ("processes", 1..) => Ok(of_threads(threads::processes(count, RUN)?)),
+        ("threads", 1..) => {
+            let (figures, contended) = threads::threads(count, RUN)?;
+            Ok(vec![figures.rate / 1e6, figures.cost, contended])
+        }
+        ("processes", 1..) => {
+            let figures = threads::processes(count, RUN)?;
+            Ok(vec![figures.rate / 1e6, figures.cost])
+        }
         ("stacks", 5..) => Ok(own::stacks(count)?.to_vec()),
         _ => Err(usage()),
     }
-}
-
-fn of_threads(figures: Figures) -> Vec<f64> {
-    vec![figures.rate / 1e6, figures.cost, figures.contended]
 }
 
 fn usage() -> anyhow::Error {

@@ -2,11 +2,11 @@
 //! builds what it needs.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use urxe_benches::load::{Spinners, TASKS, Times};
+use urxe_benches::load::{GOAL, Spinners, TASKS, Times};
 use urxe_benches::report::Setting;
 use urxe_tests::World;
 
@@ -15,7 +15,7 @@ use urxe_tests::World;
 #[command(version, about, max_term_width = 100)]
 struct Args {
     /// Runs of each program at each load
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Spinners for each processor
     #[arg(long, value_delimiter = ',', default_value = "1,2,5,10")]
@@ -23,6 +23,9 @@ struct Args {
     /// Seconds after which a run counts as one that does not end
     #[arg(long, default_value_t = 60)]
     limit: u64,
+    /// Seconds after which no other row is begun, for machines that have no hours [default: none]
+    #[arg(long, value_name = "SECONDS")]
+    limit_total: Option<u64>,
     /// Seed of the spinners' times
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -49,16 +52,23 @@ fn run(args: &Args) -> Result<()> {
     ensure!(!tasks.is_empty(), "nothing has “{}” in its name", args.only);
     println!("| program | spinners a processor | ended | seconds | UCX, sysv: ended | seconds | ratio | goal |");
     println!("|---|---|---|---|---|---|---|---|");
-    for load in &args.loads {
-        for task in &tasks {
-            let mut times = Times::default();
-            for round in 0..args.rounds {
-                let _spinners = Spinners::start(load * processors, args.seed + u64::from(round));
-                task.round(world.host(), Duration::from_secs(args.limit), round, &mut times)?;
-            }
-            let ratio = times.ratio().map_or_else(|| "none".to_owned(), |ratio| format!("{ratio:.2}"));
-            let (urxe, beside) = (Side(&times.urxe), Side(&times.beside));
-            println!("| {} | {load} | {urxe} | {beside} | {ratio} | ≤ 2.0 |", task.name);
+    let start = Instant::now();
+    let rows: Vec<_> = args.loads.iter().flat_map(|load| tasks.iter().map(move |task| (*load, *task))).collect();
+    for (number, (load, task)) in (1_usize..).zip(&rows) {
+        let mut times = Times::default();
+        for round in 0..args.rounds {
+            let _spinners = Spinners::start(load * processors, args.seed + u64::from(round));
+            task.round(world.host(), Duration::from_secs(args.limit), round, &mut times)?;
+        }
+        let ratio = times.ratio().map_or_else(|| "none".to_owned(), |ratio| format!("{ratio:.2}"));
+        let (urxe, beside) = (Side(&times.urxe), Side(&times.beside));
+        let verdict = if times.meet_goal() { "met" } else { "missed" };
+        println!("| {} | {load} | {urxe} | {beside} | {ratio} | all end, {GOAL}: {verdict} |", task.name);
+        let left = rows.len() - number;
+        let is_over = |limit: &u64| left > 0 && start.elapsed() >= Duration::from_secs(*limit);
+        if let Some(limit) = args.limit_total.filter(is_over) {
+            println!("\nStopped after {limit} s (--limit-total): {left} of {} rows are not measured.", rows.len());
+            break;
         }
     }
     Ok(())
