@@ -64,7 +64,7 @@ fn marks_are_answered_once_an_interval() {
     assert_eq!(qp.sent(), ["CNP 0", "ACK 102"]);
 }
 
-/// Whatever `min_time_between_cnps` is: of marked packets that come every 3 µs, the first that comes so long after a CNP gets
+/// Values of `min_time_between_cnps`: of marked packets that come every 3 µs, the first that comes so long after a CNP gets
 /// the next one.
 //= spec/congestion.md#ecn-002
 //= type=test
