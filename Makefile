@@ -149,7 +149,7 @@ test-subnet: setup build ## opensm sweeps a subnet of HOSTS (64) hosts, each in 
 	URXE_SUBNET_HOSTS=$(HOSTS) $(CARGO) test -p urxe-tests --test infiniband_opensm opensm_sweeps_many_hosts
 
 .PHONY: loom
-loom: ## models of lock-free code (rings of shared memory, sleep and deadlines), in every interleaving and reordering
+loom: ## models of lock-free code (rings of shared memory, sleep and deadlines), in every interleaving of at most three preemptions
 	cd loom && CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS='--cfg loom' $(CARGO) test --locked
 
 .PHONY: no-std

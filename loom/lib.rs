@@ -1,5 +1,5 @@
-//! Lock-free parts of urxe under [loom], which runs a model in every interleaving of its threads and with every
-//! value that the memory model lets a load see: `make loom`.
+//! Lock-free parts of urxe under [loom], which runs a model in every interleaving of its threads with at most three
+//! preemptions, and with every value that the memory model lets a load see: `make loom`.
 #![cfg(all(test, loom))]
 
 mod direct;

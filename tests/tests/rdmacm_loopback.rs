@@ -2,10 +2,12 @@
 //! and resolves them to the first active device.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use urxe_ffi::verbs as v;
 use urxe_tests::rdmacm::{Channel, kind, loopback};
-use urxe_tests::verbs::Errno;
+use urxe_tests::verbs::{Context, Errno, PATIENCE};
 use urxe_tests::{Host, Process, TIMEOUT, World, in_world_with, wait_until};
 
 /// The address of the device of [`World::linked`]'s first host.
@@ -118,6 +120,57 @@ fn a_loopback_address_resolves_to_the_device() {
         far.expect(kind::ESTABLISHED)?;
         client.disconnect()?;
         far.expect(kind::DISCONNECTED)?;
+        Ok(())
+    });
+}
+
+/// Addresses of the two devices of [`two_cables`].
+const LEFT: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 1);
+const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 78, 2, 1);
+
+/// Two devices, `left` first, each on a cable of its own to another host.
+fn two_cables(world: &World) -> Result<Host> {
+    let (host, other) = (world.host(), world.add_host()?);
+    let pid = other.pid().to_string();
+    for (name, own) in [("left", LEFT), ("right", RIGHT)] {
+        host.run("ip", &["link", "add", name, "type", "veth", "peer", "name", name, "netns", &pid])?;
+        for end in [host, &other] {
+            end.run("ip", &["link", "set", name, "addrgenmode", "none", "up"])?;
+        }
+        host.run("ip", &["address", "add", &format!("{own}/24"), "dev", name])?;
+    }
+    host.wait_for_links(&["left", "right"])?;
+    host.set_env("URXE_NETDEV", "left,right");
+    Ok(other)
+}
+
+/// The address of the device by which a client of `near` gets to a listener of `far`, which turns it away.
+fn device_towards(near: &Channel, far: &Channel, listener: SocketAddrV4) -> Result<Ipv4Addr> {
+    let _client = near.connect(listener, b"")?;
+    let server = far.expect(kind::CONNECT_REQUEST)?.id.context("no id")?;
+    let [own, peer] = server.addresses();
+    ensure!(own == peer, "from {peer} to {own}");
+    server.reject(b"")?;
+    let answer = near.next_within(PATIENCE)?;
+    ensure!(answer.kind == kind::REJECTED, "event {} (status {})", answer.kind, answer.status);
+    Ok(own)
+}
+
+/// The first device is taken as long as its port is active (`cma_bind_loopback`). Once its interface is down it is passed
+/// over.
+#[test]
+fn a_loopback_address_resolves_to_the_first_device_that_is_up() {
+    in_world_with(two_cables, || {
+        let left = Context::open()?;
+        let (near, far) = (Channel::new()?, Channel::new()?);
+        let _listener = far.listen(loopback(7304), 4)?;
+        let found = device_towards(&near, &far, loopback(7304))?;
+        ensure!(found == LEFT, "both are up: {found}");
+        ensure!(Command::new("ip").args(["link", "set", "left", "down"]).status()?.success(), "ip link set left down");
+        while left.async_event(PATIENCE)?.context("no event")?.kind() != v::IBV_EVENT_PORT_ERR {}
+        ensure!(left.query_port(1)?.state == v::IBV_PORT_DOWN);
+        let found = device_towards(&near, &far, loopback(7304))?;
+        ensure!(found == RIGHT, "the first is down: {found}");
         Ok(())
     });
 }

@@ -7,6 +7,10 @@ use urxe_tests::{Launcher, TIMEOUT};
 
 const PORT: &str = "/sys/class/infiniband/urxe0/ports/1";
 
+/// Options of `urxe run` with which programs that are linked with libc see the same files: by the library, and by mounts
+/// too.
+const WAYS: [&[&str]; 2] = [&[], &["--isolate"]];
+
 #[test]
 fn calls_of_python() -> Result<()> {
     let script = format!(
@@ -28,7 +32,6 @@ say(os.open('urxe0/ports/1/rate', os.O_RDONLY, dir_fd=dir) > 0, os.stat('/sys/cl
 say(sum(len(files) for _, _, files in os.walk('/sys/class/infiniband_verbs', followlinks=True)))
 say(pathlib.Path('/dev/infiniband/uverbs0').is_char_device())"
     );
-    let said = Launcher::new()?.python(&script)?;
     let wanted = "4: ACTIVE
 1: CA
 ['urxe0']|['urxe0']
@@ -42,7 +45,11 @@ True|True
 4
 True
 ";
-    ensure!(said.stdout == wanted, "{said}\nwanted\n{wanted}");
+    let launcher = Launcher::new()?;
+    for options in WAYS {
+        let said = launcher.try_run(options, &["/usr/bin/python3", "-c", &script])?.success()?;
+        ensure!(said.stdout == wanted, "{options:?}: {said}\nwanted\n{wanted}");
+    }
     Ok(())
 }
 
@@ -179,8 +186,10 @@ fn compiled(launcher: &Launcher, name: &str, source: &str) -> Result<String> {
 fn calls_of_c() -> Result<()> {
     let launcher = Launcher::new()?;
     let program = compiled(&launcher, "calls", CALLS)?;
-    let said = launcher.run(&[&program])?;
-    ensure!(said.stdout == "all\n", "{said}");
+    for options in WAYS {
+        let said = launcher.try_run(options, &[&program])?.success()?;
+        ensure!(said.stdout == "all\n", "{options:?}: {said}");
+    }
     Ok(())
 }
 
@@ -293,16 +302,16 @@ fn a_walk_through_dev_does_not_end_in_the_folder_of_the_run() -> Result<()> {
 #[test]
 fn programs_that_walk_trees() -> Result<()> {
     let launcher = Launcher::new()?;
-    let listed = launcher.run(&["ls", "-lR", "/sys/class/infiniband/", "/dev/infiniband"])?;
-    ensure!(listed.stdout.contains("urxe0 -> ../../devices/virtual/infiniband/urxe0"), "{listed}");
-    let found = launcher.run(&["find", "/sys/class/infiniband/urxe0/ports/", "-name", "state"])?;
-    ensure!(found.stdout == "/sys/class/infiniband/urxe0/ports/1/state\n", "{found}");
-    let shell = launcher.run(&[
-        "bash",
-        "-ec",
-        "cd /sys/class/infiniband; pwd -P; echo *; [[ -d /sys/class/infiniband/urxe0 ]]",
-    ])?;
-    ensure!(shell.stdout == "/sys/class/infiniband\nurxe0\n", "{shell}");
+    for options in WAYS {
+        let run = |words: &[&str]| launcher.try_run(options, words)?.success();
+        let listed = run(&["ls", "-lR", "/sys/class/infiniband/", "/dev/infiniband"])?;
+        ensure!(listed.stdout.contains("urxe0 -> ../../devices/virtual/infiniband/urxe0"), "{options:?}: {listed}");
+        let found = run(&["find", "/sys/class/infiniband/urxe0/ports/", "-name", "state"])?;
+        ensure!(found.stdout == "/sys/class/infiniband/urxe0/ports/1/state\n", "{options:?}: {found}");
+        let script = "cd /sys/class/infiniband; pwd -P; echo *; [[ -d /sys/class/infiniband/urxe0 ]]";
+        let shell = run(&["bash", "-ec", script])?;
+        ensure!(shell.stdout == "/sys/class/infiniband\nurxe0\n", "{options:?}: {shell}");
+    }
     Ok(())
 }
 

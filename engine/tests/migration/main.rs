@@ -2,6 +2,7 @@
 
 mod both_ends;
 mod peer;
+mod xrc;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

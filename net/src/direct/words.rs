@@ -11,7 +11,8 @@
 //! then looks at both versions once more. It may stay in for several copies, as long as both versions are what they were. A target
 //! that hides a region or queue pair changes the version, and then looks for the key in the `busy` words. Between write and look
 //! both have a sequentially consistent fence: so either the requester sees that the version has changed and stays out, or the
-//! target sees that it is in, and waits; or both. `loom/` has this checked over all interleavings and reorderings (`make loom`).
+//! target sees that it is in, and waits; or both. `loom/` has this checked over all reorderings, and all interleavings of at most
+//! three preemptions (`make loom`).
 //!
 //! A queue pair has one requester, its peer, which does this with the peer's queue pair locked: one `busy` word is enough. A peer
 //! that was stopped before it entered may go on when the queue pair has another peer: so a word that is taken stays whose it is,

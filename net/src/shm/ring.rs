@@ -11,7 +11,7 @@
 //! in looks afterwards whether the doorbell is armed, and rings if so. Between write and look both have a sequentially
 //! consistent fence: in the order of the two fences the later one's side sees what the earlier one's side wrote. So either
 //! the receiver sees the record, or the sender sees the armed doorbell, or both; a record never lies unseen by a receiver that
-//! sleeps. `loom/` has this checked over all interleavings and reorderings (`make loom`).
+//! sleeps. `loom/` has this checked over all reorderings, and all interleavings of at most three preemptions (`make loom`).
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

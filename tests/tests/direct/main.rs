@@ -1,12 +1,15 @@
 //! One-sided requests that go straight to the memory of another process of the host (`URXE_DIRECT=1`).
 
 mod commits;
+mod events;
 mod lists;
 mod mappings;
 mod memory;
 mod messages;
 mod observed;
+mod reregistered;
 mod rights;
+mod stacks;
 mod stopped;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
-use urxe_ffi::functions as f;
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, Pages, pattern};
@@ -230,32 +229,6 @@ fn deregistration_under_traffic() {
                 Ok(())
             })?;
         }
-        Ok(())
-    });
-}
-
-/// `ibv_rereg_mr(3)`: other rights, and other memory under the same key.
-#[test]
-fn registered_anew() {
-    in_direct_world(|| {
-        let pair = Pair::new(&Options { retry_cnt: 1, ..Options::default() })?;
-        let (first, second) = (Pages::new(PAGE), Pages::new(PAGE));
-        let memory = Mr::of(&pair.far.pd, &first, 0, PAGE, ALL_ACCESS)?;
-        ensure!(is_direct(&pair, &memory)?);
-        let local = pair.near.region(PAGE)?;
-        let address = std::ptr::with_exposed_provenance_mut(usize::try_from(second.addr())?);
-        let change = i32::try_from(v::IBV_REREG_MR_CHANGE_TRANSLATION)?;
-        // SAFETY: a live region, and pages that live as long.
-        let returned = unsafe { f::ibv_rereg_mr(memory.raw(), change, std::ptr::null_mut(), address, PAGE, 0) };
-        ensure!(returned == 0, "rereg_mr: {returned}");
-        local.pages().write(0, &pattern(3, PAGE));
-        let at = Remote { addr: second.addr(), rkey: memory.rkey() };
-        let before = counter("direct_requests")?;
-        succeeds(&pair.near, Op::Write(at), &[local.sge(0, PAGE)])?;
-        ensure!(counter("direct_requests")? > before, "the new memory is not direct");
-        ensure!(second.read(0, PAGE) == pattern(3, PAGE) && first.read(0, PAGE) == vec![0; PAGE]);
-        let wc = pair.near.complete(&SendWr::new(Op::Write(memory.at(0)), &[local.sge(0, 8)]))?;
-        ensure!(wc.status == Status::REM_ACCESS_ERR, "the old address: {wc:?}");
         Ok(())
     });
 }

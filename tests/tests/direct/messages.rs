@@ -216,6 +216,22 @@ fn messages_that_are_refused() {
     });
 }
 
+/// A SEND that finds no receive WQE is tried again as often as the attributes say, and ends with the status of that.
+#[test]
+fn rnr_retries_run_out() {
+    in_direct_world(|| {
+        for rnr_retry in [0, 2] {
+            let scene = Scene::new(&Options { rnr_retry, ..Options::default() })?;
+            ensure!(scene.exchange(Op::Send, 1, 8, &[scene.memory.sge(0, 8)])?, "by packets");
+            let wc = scene.pair.near.complete(&SendWr::new(Op::Send, &[scene.local.sge(0, 8)]))?;
+            ensure!(wc.status == Status::RNR_RETRY_EXC_ERR, "{rnr_retry} retries: {wc:?}");
+            ensure!(scene.pair.near.qp.state()? == v::IBV_QPS_ERR && scene.pair.far.qp.state()? == v::IBV_QPS_RTS);
+            ensure!(scene.pair.far.recv_cq.poll(1)?.is_empty(), "received by nobody");
+        }
+        Ok(())
+    });
+}
+
 /// Messages that have come are completed when the queue pair's state changes; receives that none came for are flushed, and are those
 /// of nobody in the next connection.
 #[test]

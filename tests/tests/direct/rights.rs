@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::own_counter as counter;
-use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE};
+use urxe_tests::verbs::child::Child;
+use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, pattern};
 use urxe_tests::verbs::{Change, Mr, Op, Options, Pair, Pd, RecvWr, Remote, SendWr, Status};
 
-use crate::{in_direct_world, succeeds};
+use crate::{Scene, in_direct_world, succeeds, target};
 
 /// A request that is refused, and how: to memory that may be written to, or only read.
 type Wrong = fn(&Pair, &Mr, &Mr) -> Result<(Op, Status)>;
@@ -156,5 +157,31 @@ fn rights_taken_away_from_a_busy_queue_pair() {
             ensure!(wc.status != Status::SUCCESS && memory.pages().read_u64(0) == 77, "round {round}: {wc:?}");
         }
         Ok(())
+    });
+}
+
+/// A target that has switched dumps off (`PR_SET_DUMPABLE`) is not to be traced: its memory is reached by packets. The
+/// target looks at its own flag. So CAP_SYS_PTRACE changes nothing, though a requester that has it, as root does, could
+/// trace it.
+#[test]
+fn a_target_without_dumps() {
+    in_direct_world(|| {
+        let child = Child::fork(|parent| {
+            // SAFETY: plain numbers.
+            let returned = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+            ensure!(returned == 0, "prctl: {}", std::io::Error::last_os_error());
+            target(parent)
+        })?;
+        let mut scene = Scene::introduced(child)?;
+        scene.local.pages().write(0, &pattern(2, 100));
+        for _ in 0..100 {
+            scene.complete(Op::Write(scene.at(8)), 0, 100)?;
+            scene.complete(Op::Read(scene.at(8)), 200, 100)?;
+        }
+        ensure!(scene.local.pages().read(200, 100) == pattern(2, 100), "not what was written");
+        scene.expects(2, 8, 100)?;
+        let direct = counter("direct_requests")?;
+        ensure!(direct == 0, "{direct} are direct");
+        scene.finish()
     });
 }

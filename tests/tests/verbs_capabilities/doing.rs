@@ -11,7 +11,9 @@ use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE};
 use urxe_tests::verbs::pair::{connect, rtr};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::window::part;
-use urxe_tests::verbs::{Change, Cq, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status, Window};
+use urxe_tests::verbs::{
+    Change, Cq, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status, Window, Xrcd,
+};
 use urxe_tests::{GID_IPV4, wait_until};
 use urxe_wire::icrc::{self, Flow};
 use urxe_wire::{Bth, Ext, Header, Opcode, Operation, PKey, Psn, Qpn, ROCE_PORT, Transport};
@@ -158,6 +160,27 @@ pub(super) fn receives_from_an_srq(device: &Device, qp_type: v::ibv_qp_type) -> 
         ensure!(send_cq.next()?.status == Status::SUCCESS);
     }
     Ok(cq.next()?.status == Status::SUCCESS)
+}
+
+/// Whether XRC carries out eight bytes of an operation, between regions on demand: a SEND is received by an SRQ.
+pub(super) fn by_xrc(device: &Device, opcode: v::ibv_wr_opcode) -> Result<bool> {
+    let pd = Pd::new(device)?;
+    let (send_cq, recv_cq) = (Cq::new(device, 16, None)?, Cq::new(device, 16, None)?);
+    let xrcd = Xrcd::open(device, -1, libc::O_CREAT)?;
+    let srq = Srq::xrc(&pd, &xrcd, &recv_cq, 4)?;
+    let (initiator, target) = (Qp::xrc_initiator(&pd, &send_cq, &Init::default())?, Qp::xrc_target(&pd, &xrcd)?);
+    connect(device, &initiator, &target, &Options::default())?;
+    let region = || Mr::alloc(&pd, PAGE, ALL_ACCESS | ODP);
+    let (local, remote) = (region()?, region()?);
+    srq.post_recv(&RecvWr::new(1, &[remote.sge(0, 8)]))?;
+    let sge = [local.sge(0, 8)];
+    let mut wr = request(opcode, &sge, &remote);
+    wr.qp_type.xrc.remote_srqn = srq.number()?;
+    if initiator.post_raw(&mut wr).is_err() {
+        return Ok(false);
+    }
+    let done = send_cq.next()?.status == Status::SUCCESS;
+    Ok(done && (opcode != v::IBV_WR_SEND || recv_cq.next()?.status == Status::SUCCESS))
 }
 
 /// Two ends, a region of the far one that windows can be bound to, and one of the near one.

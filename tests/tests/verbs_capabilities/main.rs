@@ -14,7 +14,7 @@ use urxe_tests::{GID_IPV4, Host, World, in_world_with};
 mod doing;
 
 use doing::{
-    bind_2, bindable, changes, counts_bad_pkeys, counts_bad_qkeys, datagram, end, gid, operation, raw, reads,
+    bind_2, bindable, by_xrc, changes, counts_bad_pkeys, counts_bad_qkeys, datagram, end, gid, operation, raw, reads,
     receives_from_an_srq, tells_of_the_port, unreliable,
 };
 
@@ -73,8 +73,7 @@ fn capabilities_of_the_device() {
         compare("rc_odp_caps", &device, odp.rc_odp_caps.into(), ON_DEMAND_RC, &mut wrong)?;
         compare("uc_odp_caps", &device, odp.uc_odp_caps.into(), ON_DEMAND_UC, &mut wrong)?;
         compare("ud_odp_caps", &device, odp.ud_odp_caps.into(), ON_DEMAND_UD, &mut wrong)?;
-        // XRC has the requester and responder of RC.
-        compare("xrc_odp_caps", &device, attr.xrc_odp_caps.into(), ON_DEMAND_RC, &mut wrong)?;
+        compare("xrc_odp_caps", &device, attr.xrc_odp_caps.into(), ON_DEMAND_XRC, &mut wrong)?;
         // Atomics of eight bytes, which `operation` shows (IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP).
         let pci = attr.pci_atomic_caps;
         ensure!((pci.fetch_add, pci.swap, pci.compare_swap) == (1 << 1, 0, 1 << 1));
@@ -247,7 +246,8 @@ const DEVICE: &[Row] = &[
             .is_null())
         }),
     ),
-    // libibverbs 44 cannot post a FLUSH; the right to it can be given.
+    // libibverbs 44 cannot post a FLUSH; the right to it can be given. `a_flush_is_direct` of `runtime/tests/devices` and the
+    // schedules of `sim/tests` post it.
     Row(38, "FLUSH_GLOBAL", ByDoing(|device| Ok(Mr::alloc(&Pd::new(device)?, PAGE, FLUSHABLE).is_ok()))),
     Row(
         39,
@@ -285,8 +285,22 @@ const ON_DEMAND_RC: &[Row] = &[
     Row(3, "READ", ByDoing(|device| operation(device, v::IBV_WR_RDMA_READ, ODP))),
     Row(4, "ATOMIC", ByDoing(|device| operation(device, v::IBV_WR_ATOMIC_FETCH_AND_ADD, ODP))),
     Row(5, "SRQ_RECV", ByDoing(|device| receives_from_an_srq(device, v::IBV_QPT_RC))),
+    // The right alone, as for `FLUSH_GLOBAL`.
     Row(6, "FLUSH", ByDoing(|device| Ok(Mr::alloc(&Pd::new(device)?, PAGE, FLUSHABLE | ODP).is_ok()))),
     Row(7, "ATOMIC_WRITE", ByDoing(|device| operation(device, v::IBV_WR_ATOMIC_WRITE, ODP))),
+];
+
+/// ODP capabilities of XRC, of which all receives are an SRQ's.
+const ON_DEMAND_XRC: &[Row] = &[
+    Row(0, "SEND", ByDoing(|device| by_xrc(device, v::IBV_WR_SEND))),
+    Row(1, "RECV", ByDoing(|device| by_xrc(device, v::IBV_WR_SEND))),
+    Row(2, "WRITE", ByDoing(|device| by_xrc(device, v::IBV_WR_RDMA_WRITE))),
+    Row(3, "READ", ByDoing(|device| by_xrc(device, v::IBV_WR_RDMA_READ))),
+    Row(4, "ATOMIC", ByDoing(|device| by_xrc(device, v::IBV_WR_ATOMIC_FETCH_AND_ADD))),
+    Row(5, "SRQ_RECV", ByDoing(|device| by_xrc(device, v::IBV_WR_SEND))),
+    // The right alone, as for `FLUSH_GLOBAL`.
+    Row(6, "FLUSH", ByDoing(|device| Ok(Mr::alloc(&Pd::new(device)?, PAGE, FLUSHABLE | ODP).is_ok()))),
+    Row(7, "ATOMIC_WRITE", ByDoing(|device| by_xrc(device, v::IBV_WR_ATOMIC_WRITE))),
 ];
 
 /// ODP capabilities of UC.
