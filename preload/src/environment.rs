@@ -38,7 +38,8 @@ type Most = Room<1024, 4096>;
 static LOST: &CStr =
     c"urxe: warning: a program is started without urxe's devices: its environment is too large to add them\n";
 
-static CHANGED: &CStr = c"urxe: warning: system(3) or popen(3) starts a program without urxe's devices: this program has changed \
+static CHANGED: &CStr =
+    c"urxe: warning: system(3) or popen(3) starts a program without urxe's devices: this program has changed \
     LD_PRELOAD or URXE_RUN\n";
 /// Whether [`CHANGED`] was said.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
@@ -172,7 +173,10 @@ pub(crate) fn warn_if_lost() {
     }
     // SAFETY: the environment of this program.
     let found = unsafe { look(own()) };
-    if !found.is_refused && !(found.run && found.library) && !IS_SAID.swap(true, Ordering::Relaxed) {
+    if found.is_refused || (found.run && found.library) {
+        return;
+    }
+    if !IS_SAID.swap(true, Ordering::Relaxed) {
         crate::standard_error::write(CHANGED.to_bytes());
     }
 }

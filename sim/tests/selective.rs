@@ -7,7 +7,7 @@ use urxe_engine::endpoint::Event as NodeEvent;
 use urxe_engine::event::RetryReason;
 use urxe_engine::{Access, Data, Event, Recipient, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 use urxe_sim::rule::{Chance, Delays, Drops, Flight, Rule, Verdict};
-use urxe_sim::{Connection, Fabric, NodeConfig};
+use urxe_sim::{Connection, Fabric, Link, NodeConfig};
 use urxe_wire::{Opcode, Operation, Psn};
 
 const MESSAGES: u32 = 256;
@@ -177,18 +177,26 @@ fn paths_of_different_delay() {
 /// direction for itself. A packet takes 3 µs, and nothing leaves during the `stall`.
 fn forwarder(base: u64, stall: std::ops::Range<u64>) -> Box<dyn Rule> {
     const STEP: u64 = 200_000;
-    let mut directions = BTreeMap::<_, (Vec<u16>, u64)>::new();
+    #[derive(Default)]
+    struct Direction {
+        ports: Vec<u16>,
+        /// When the last packet left its sender, and when the program had it.
+        left: u64,
+        came: u64,
+    }
+    let mut directions = BTreeMap::<_, Direction>::new();
+    let gap = u64::try_from(Link::default().gap.as_nanos()).unwrap();
     Box::new(move |flight: &Flight<'_>| {
-        let now = flight.now.as_nanos();
-        let (ports, free) = directions.entry(flight.from).or_default();
+        let Direction { ports, left, came } = directions.entry(flight.from).or_default();
         let at = ports.iter().position(|port| *port == flight.source_port).unwrap_or_else(|| {
             ports.push(flight.source_port);
             ports.len() - 1
         });
-        *free = now.max(*free) + 3_000;
-        let due = *free + base + (at as u64 % 8) * STEP;
+        *left = flight.now.as_nanos().max(*left) + gap;
+        *came = (*left).max(*came) + 3_000;
+        let due = *came + base + (at as u64 % 8) * STEP;
         let due = if stall.contains(&due) { stall.end } else { due };
-        Verdict::Delay(Duration::from_nanos(due - now))
+        Verdict::Delay(Duration::from_nanos(due - *left))
     })
 }
 

@@ -139,7 +139,12 @@ fn ipoib_has_its_ipv6_addresses_again_with_a_larger_mtu() -> Result<()> {
         wait_for("mtu 4092 ", &BOTH)?;
         ping()?;
         let opensm = cable.opensm(0, &["-P", text(&partitions)?])?;
-        wait_for("mtu 508 ", &[])?;
+        wait_for("mtu 508 ", &[]).with_context(|| {
+            let told = [0, 1].map(|host| (interfaces[host].stdout_so_far(), interfaces[host].stderr_so_far()));
+            let managers = [0, 1].map(|host| cable.say(host, &["sminfo"]));
+            let log = std::fs::read_to_string(cable.log(0));
+            format!("interfaces: {told:#?}\nmanagers: {managers:?}\nopensm: {}", log.unwrap_or_default())
+        })?;
         ensure!(interfaces[0].stderr_so_far().contains("ib0: no IPv6 at an MTU of 508"));
         kill(opensm)?;
         wait_for("mtu 4092 ", &BOTH)?;

@@ -2,6 +2,8 @@
 //!
 //! Nothing of urxe is in them but the ICRC. The first trial of each group is urxe's way, and the others are held against it.
 
+#![expect(clippy::cast_possible_truncation, reason = "lengths, times and segment sizes fit")]
+
 mod ping_pong;
 mod runs;
 mod stream;
@@ -54,7 +56,11 @@ const MESSAGES: &str = "stream of 64 KiB messages, Gbit/s";
 pub const TRIALS: &[Trial] = &[
     Trial { group: STREAM, name: "sendmsg, recv", measure: || stream(RUN, Plain::new, PlainReceiver::new) },
     Trial { group: STREAM, name: "MSG_ZEROCOPY, recv", measure: || stream(RUN, ZeroCopy::new, PlainReceiver::new) },
-    Trial { group: STREAM, name: "sendmsg, io_uring multishot recv", measure: || stream(RUN, Plain::new, UringReceiver::new) },
+    Trial {
+        group: STREAM,
+        name: "sendmsg, io_uring multishot recv",
+        measure: || stream(RUN, Plain::new, UringReceiver::new),
+    },
     Trial {
         group: STREAM,
         name: "io_uring send, multishot recv",
@@ -74,10 +80,26 @@ pub const TRIALS: &[Trial] = &[
     },
     Trial { group: LATENCY, name: "send, io_uring multishot recv", measure: || ping_pong(UringEnd::plain_send) },
     Trial { group: LATENCY, name: "io_uring send, multishot recv", measure: || ping_pong(UringEnd::uring_send) },
-    Trial { group: MESSAGES, name: "runs of 2 and 14 packets, one sendmmsg", measure: || runs::stream(RUN, &[2, 14], true) },
-    Trial { group: MESSAGES, name: "runs of 2 and 14 packets, a call each", measure: || runs::stream(RUN, &[2, 14], false) },
-    Trial { group: MESSAGES, name: "runs of 1 and 15 packets, one sendmmsg", measure: || runs::stream(RUN, &[1, 15], true) },
-    Trial { group: MESSAGES, name: "runs of 1, 8 and 7 packets, one sendmmsg", measure: || runs::stream(RUN, &[1, 8, 7], true) },
+    Trial {
+        group: MESSAGES,
+        name: "runs of 2 and 14 packets, one sendmmsg",
+        measure: || runs::stream(RUN, &[2, 14], true),
+    },
+    Trial {
+        group: MESSAGES,
+        name: "runs of 2 and 14 packets, a call each",
+        measure: || runs::stream(RUN, &[2, 14], false),
+    },
+    Trial {
+        group: MESSAGES,
+        name: "runs of 1 and 15 packets, one sendmmsg",
+        measure: || runs::stream(RUN, &[1, 15], true),
+    },
+    Trial {
+        group: MESSAGES,
+        name: "runs of 1, 8 and 7 packets, one sendmmsg",
+        measure: || runs::stream(RUN, &[1, 8, 7], true),
+    },
     Trial {
         group: MESSAGES,
         name: "for comparison: 1 MiB, as 18 runs",
@@ -137,10 +159,7 @@ mod tests {
         ]);
         let rows: Vec<Vec<_>> =
             table.lines().skip(2).map(|row| row.split('|').map(str::trim).skip(3).take(3).collect()).collect();
-        assert_eq!(
-            rows,
-            [["4.00", "1.00", "1.00..1.00"], ["4.00", "1.00", "1.00..2.00"], ["refused", "refused", ""]]
-        );
+        assert_eq!(rows, [["4.00", "1.00", "1.00..1.00"], ["4.00", "1.00", "1.00..2.00"], ["refused", "refused", ""]]);
     }
 
     /// Every way carries its packets whole: a stream checks the ICRC of each.

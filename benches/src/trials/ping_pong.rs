@@ -130,7 +130,7 @@ pub(super) struct UringEnd {
 /// Way in which packets leave.
 enum Sending {
     Plain(UdpSocket),
-    Uring(UringSender),
+    Uring(Box<UringSender>),
 }
 
 impl UringEnd {
@@ -142,7 +142,7 @@ impl UringEnd {
 
     /// Sends by io_uring, with a call for each packet.
     pub(super) fn uring_send(socket: UdpSocket) -> io::Result<Self> {
-        let sender = Sending::Uring(UringSender::new(socket.try_clone()?, SMALL, false)?);
+        let sender = Sending::Uring(Box::new(UringSender::new(socket.try_clone()?, SMALL, false)?));
         Ok(Self { receiver: UringReceiver::new(socket)?, sender, waiting: 0 })
     }
 }

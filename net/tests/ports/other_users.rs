@@ -314,11 +314,11 @@ fn a_program_that_chooses_sockets_does_not_keep_another_user_out() {
         ours.set_reuse_port(true).unwrap();
         ours.bind(&SockAddr::from(port)).unwrap();
         // Whatever comes, the first socket of the group.
-        let mut program = [libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: 0 }];
+        let mut program = [libc::sock_filter { code: u16::try_from(libc::BPF_RET).unwrap(), jt: 0, jf: 0, k: 0 }];
         let program = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
         // SAFETY: the option value is a program of one instruction, which the kernel copies.
         let attached = unsafe {
-            let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+            let length = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap();
             let option = libc::SO_ATTACH_REUSEPORT_CBPF;
             libc::setsockopt(ours.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const program).cast(), length)
         };

@@ -125,7 +125,7 @@ fn a_packet_sent_twice_says_nothing_of_its_second_path() {
     let mut reordering = Reordering::default();
     reordering.expect();
     let mut board = Scoreboard::default();
-    board.begin(Psn::new(0), Psn::new(48), Psn::new(48), &VecDeque::new(), |psn| (psn.get() / 16) as u8);
+    board.begin(Psn::new(0), Psn::new(48), Psn::new(48), &VecDeque::new(), |psn| u8::try_from(psn.get() / 16).unwrap());
     board.lose_front();
     board.sent_again(Psn::new(0), 1, timing(0).now, 1);
     // Later than half a round trip.
