@@ -26,19 +26,19 @@ const RUN: Duration = Duration::from_millis(500);
 /// A way to do what the first of its group does.
 #[derive(Debug)]
 pub struct Trial {
-    /// What is measured, with its unit.
+    /// Quantity that is measured, with its unit.
     pub group: &'static str,
     /// Name of the way.
     pub name: &'static str,
     measure: fn() -> io::Result<Outcome>,
 }
 
-/// A figure, and what is to be known of it.
+/// Figure, and a note about it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
     /// The figure, in the unit of its group.
     pub value: f64,
-    /// What the kernel told, if anything.
+    /// Note of the kernel's, or none.
     pub note: String,
 }
 

@@ -98,7 +98,7 @@ impl End for Spinning {
 pub(super) struct Blocking(UdpSocket);
 
 impl Blocking {
-    /// With `SO_BUSY_POLL` of so many microseconds.
+    /// Makes an end, perhaps with `SO_BUSY_POLL` of so many microseconds.
     pub(super) fn new(socket: UdpSocket, busy_poll: Option<libc::c_int>) -> io::Result<Self> {
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(LOST))?;

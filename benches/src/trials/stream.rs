@@ -20,7 +20,7 @@ pub(super) trait Sender {
     fn buffer(&mut self) -> io::Result<Option<&mut [u8]>>;
     /// Sends the buffer. Returns whether it was taken.
     fn send(&mut self) -> io::Result<bool>;
-    /// What the kernel has told.
+    /// Returns a note of the kernel's.
     fn note(&self) -> String {
         String::new()
     }
