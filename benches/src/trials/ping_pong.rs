@@ -115,7 +115,12 @@ impl End for Blocking {
     }
 
     fn wait(&mut self) -> io::Result<()> {
-        self.0.recv(&mut [0; 2048]).map(drop)
+        loop {
+            match self.0.recv(&mut [0; 2048]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(drop),
+            }
+        }
     }
 }
 

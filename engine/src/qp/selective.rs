@@ -20,8 +20,10 @@ const WORTH_WHILE: u32 = 16;
 const MOST_OFFERS: u8 = 8;
 /// Packets between the first offer and the second; four times as many before each further one.
 const FIRST_INTERVAL: u32 = 64;
-/// Requests out of order that one selective acknowledgement tells of, where packets take several paths: there each would have its own.
+/// Requests out of order that one selective acknowledgement tells of.
 const TOGETHER: u8 = 16;
+/// Requests behind a new gap that are told of at once: as many as make the requester take what is missing for lost.
+const AT_ONCE: u8 = 3;
 /// Time within which the first of these is told of, whatever comes: the requester takes for lost what it hears nothing of.
 const TELL_WITHIN: Duration = Duration::from_micros(100);
 
@@ -42,6 +44,10 @@ pub(super) struct Agreement {
     untold: u8,
     /// Time by which the first of these is to be told of.
     tell_by: Option<Instant>,
+    /// PSN behind the last request that came out of order: another one is behind a new gap.
+    behind: Option<Psn>,
+    /// Requests that are to be told of at once.
+    at_once: u8,
     /// Requests that arrived more than once.
     duplicates: u32,
     /// Knowledge of the peer's requester that answers may come in any order.
@@ -206,8 +212,9 @@ impl<H: Host> QueuePair<H> {
         let store = || place.is_some_and(|place| self.store_early(io, &place, packet.payload));
         let keeping = kept.keep(expected, packet, store);
         self.responder.kept = Some(kept);
-        self.note_untold(io, packet.bth().ack_req);
         let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
+        self.note_gap(psn);
+        self.note_untold(io, packet.bth().ack_req);
         if keeping == Keeping::Duplicate {
             self.note_duplicate();
             io.consumer.trace(self.config.qpn, Event::Duplicate { opcode, psn });
@@ -224,13 +231,31 @@ impl<H: Host> QueuePair<H> {
         self.agreement.owes_ack = self.agreement.peer_listens;
     }
 
-    /// Notes that a request came out of order, or filled a part of a gap. The peer is told at once where packets take one path or the
+    /// Notes a new gap in front of `psn`, or that it fills one. Over several paths there is one all the time.
+    fn note_gap(&mut self, psn: Psn) {
+        if self.config.paths() > 1 {
+            return;
+        }
+        let agreement = &mut self.agreement;
+        let behind = *agreement.behind.get_or_insert(self.responder.expected_psn());
+        let ahead = psn.distance_from(behind);
+        if ahead >= 0 {
+            agreement.behind = Some(psn.next());
+        }
+        if ahead > 0 {
+            agreement.at_once = AT_ONCE;
+        } else if ahead < 0 {
+            agreement.at_once = agreement.at_once.max(1);
+        }
+    }
+
+    /// Notes that a request came out of order, or filled a part of a gap. The peer is told at once of those behind a new gap and where the
     /// request asks for it, and else of several together.
     fn note_untold(&mut self, io: &Io<'_, H>, is_asked: bool) {
-        let paths = self.config.paths();
         let agreement = &mut self.agreement;
         agreement.untold = agreement.untold.saturating_add(1);
-        agreement.owes_ack |= is_asked || paths < 2 || agreement.untold >= TOGETHER;
+        agreement.owes_ack |= is_asked || agreement.at_once > 0 || agreement.untold >= TOGETHER;
+        agreement.at_once = agreement.at_once.saturating_sub(1);
         if !agreement.owes_ack && agreement.tell_by.is_none() {
             agreement.tell_by = Some(io.now() + TELL_WITHIN);
         }
@@ -268,7 +293,7 @@ impl<H: Host> QueuePair<H> {
         }
         if self.responder.kept.as_ref().is_some_and(|kept| !kept.is_empty()) {
             // What is told of the rest tells how far the requester is, too.
-            self.note_untold(io, false);
+            self.note_untold(io, self.config.paths() < 2);
         } else {
             self.agreement.told();
             self.responder.acknowledge();

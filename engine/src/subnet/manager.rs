@@ -49,8 +49,14 @@ impl Subnet {
             self.sm_lid = sm_lid;
             self.raise(now, Event::SubnetManager(sm_lid));
             match master {
-                // Who is in the port's groups has to tell the program.
-                Some(_) => self.administration.groups_are_elsewhere(self.config.lid),
+                // Who is in the port's groups has to tell the program. It asks for that, but the port may have heard so before it
+                // knew the program, which knows nothing of what the built-in administration has granted since.
+                Some(_) => {
+                    let had_some = self.administration.groups_are_elsewhere(self.config.lid);
+                    if had_some && !was_program && self.is_owner && !self.reregister {
+                        self.raise(now, Event::Reregister);
+                    }
+                }
                 // The built-in manager knows no more of them than another program would.
                 None if was_program && self.is_owner => self.raise(now, Event::Reregister),
                 None => {}

@@ -28,6 +28,7 @@ mod selective;
 mod selective_ack;
 mod send_queue;
 mod side;
+mod silly_window;
 mod tail_loss_probe;
 mod unreliable;
 mod wqe;

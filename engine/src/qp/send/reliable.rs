@@ -230,6 +230,9 @@ impl Reliable {
                 return (all, progress);
             }
         }
+        if self.avoids_silly_window(attr, room) {
+            return (all, Progress::Idle);
+        }
         loop {
             let in_flight = self.in_flight();
             let is_pilot = self.selective.wants_pilot();

@@ -133,7 +133,7 @@ impl Reliable {
             // The request has found its receive WQE since.
             return Err(Failure::Dropped(DropReason::GhostAck));
         }
-        board.carried_out(before, &timing, reordering);
+        board.carried_out_by_ack(before, &timing, reordering);
         board.responded(before.sub(1));
         match aeth.syndrome {
             Syndrome::Ack(_) => {

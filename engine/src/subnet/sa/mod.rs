@@ -80,9 +80,11 @@ impl Administration {
         self.broker.clear();
     }
 
-    /// Forgets groups of the own port that a program administers from now on.
-    pub(super) fn groups_are_elsewhere(&mut self, own: Lid) {
+    /// Forgets groups of the own port that a program administers from now on. Returns whether there were any.
+    pub(super) fn groups_are_elsewhere(&mut self, own: Lid) -> bool {
+        let has_some = self.groups.of_port(own).chain(self.broker.records()).next().is_some();
         self.groups.forget(own);
+        has_some
     }
 
     /// Ends what is too old. The owner of the own port's address knows its groups, the other processes hear of them.

@@ -269,3 +269,26 @@ fn other_hosts_are_not_heard() {
     let refused = net.hosts[0].1.handle_announcement(now, &address(SOLO), SOLO, &answer.to_datagram());
     assert_eq!(refused, Err(Refusal::Lie));
 }
+
+/// A manager may have clients register again before the port knows it. What the built-in administration has granted since, that manager does
+/// not know.
+#[test]
+fn a_manager_that_is_known_late_is_told_anew() {
+    let mut net = Net::new(&[SOLO, PEER]);
+    assert_eq!(join(&mut net, FIRST, 1, 1), Some(Ok(1)));
+    let mut info = net.hosts[0].1.own.port_info.to_vec();
+    port_info::STATE.put(&mut info, 0);
+    port_info::SM_LID.put(&mut info, PEER.0.into());
+    port_info::CLIENT_REREGISTER.put(&mut info, 1);
+    let (now, datagram) = (net.now, packet(Mad::CLASS_SUBN_LID, SET, Attribute::PortInfo, 1, &info));
+    net.hosts[0].1.handle_smp(now, &address(PEER), &datagram, false).unwrap();
+    net.carry();
+    assert_eq!(net.hosts[0].1.take_event(), Some(Event::Reregister));
+    assert_eq!(join(&mut net, FIRST, 2, 1), Some(Ok(1)), "by the built-in administration");
+    port_info::SM_LID.put(&mut net.hosts[1].1.own.port_info, PEER.0.into());
+    net.hosts[1].1.set_sm(now, true);
+    net.pass(INTERVAL * 2);
+    let events: Vec<Event> = core::iter::from_fn(|| net.hosts[0].1.take_event()).collect();
+    assert_eq!(events, [Event::SubnetManager(PEER), Event::Reregister]);
+    assert_eq!((join(&mut net, FIRST, 3, 1), answer(&mut net, 1)), (None, Some(Ok(1))), "the program is asked");
+}

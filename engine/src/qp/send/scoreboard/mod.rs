@@ -165,8 +165,18 @@ impl Scoreboard {
 
     // --- news ----------------------------------------------------------------------------------------------
 
-    /// All requests before `psn` were carried out.
+    /// All requests before `psn` were carried out, by news that tell of those behind as well.
     pub(super) fn carried_out(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) {
+        self.carried_out_by(psn, timing, reordering, true);
+    }
+
+    /// All requests before `psn` were carried out, by an ACK, which tells nothing of those behind: that one which was sent again has come
+    /// does not say that those sent before it have not.
+    pub(super) fn carried_out_by_ack(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) {
+        self.carried_out_by(psn, timing, reordering, false);
+    }
+
+    fn carried_out_by(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering, tells_all: bool) {
         let ahead = psn.distance_from(self.cumulative).max(0).unsigned_abs();
         let at = self.cumulative.advance_from(self.snd_una) as usize;
         let mut news = self.entries.iter().skip(at).take(ahead as usize);
@@ -177,7 +187,7 @@ impl Scoreboard {
             let is_told = self.waiting == 0 && self.is_told_by_bits();
             let told = if is_told { self.come.run(self.cumulative).min(rest) } else { 0 };
             if told == 0 {
-                self.note_request(self.cumulative, timing, reordering, with_others);
+                self.note_request(self.cumulative, timing, reordering, with_others, tells_all);
                 if let Some(entry) = self.entries.get_mut(self.cumulative.advance_from(self.snd_una) as usize) {
                     self.waiting -= u32::from(core::mem::take(&mut entry.waits));
                 }
@@ -237,10 +247,17 @@ impl Scoreboard {
 
     /// The responder has the request at `psn`. Returns whether that is news.
     pub(super) fn request_arrived(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) -> bool {
-        self.note_request(psn, timing, reordering, false)
+        self.note_request(psn, timing, reordering, false, true)
     }
 
-    fn note_request(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering, with_others: bool) -> bool {
+    fn note_request(
+        &mut self,
+        psn: Psn,
+        timing: &Timing,
+        reordering: &mut Reordering,
+        with_others: bool,
+        tells_all: bool,
+    ) -> bool {
         let at = psn.advance_from(self.snd_una) as usize;
         let Some(entry) = self.entries.get_mut(at) else { return false };
         let is_first = entry.again.is_none() && entry.awaits_request();
@@ -253,9 +270,11 @@ impl Scoreboard {
             Answered::No if !entry.delivered => {
                 let is_original = entry.is_original(timing, reordering, with_others);
                 let (number, again, resent) = (entry.number, entry.again, entry.resent);
+                // A probe leaves when nothing is heard: if others had come, too, they would be told of.
+                let tells = tells_all || !resent || entry.probed;
                 self.deliver(at);
                 self.come.set(psn, true);
-                if is_original == again.is_none() {
+                if is_original == again.is_none() && tells {
                     self.request_came(psn, number, path, resent);
                 }
                 true

@@ -119,6 +119,21 @@ fn packets_of_another_path_say_little() {
     assert_eq!(board.next_lost(), Some((Psn::new(1), 1)));
 }
 
+/// The selective acknowledgement that told of those behind may be lost, and the ACK that left with it arrive.
+#[test]
+fn an_ack_of_what_was_sent_again_says_nothing_of_others() {
+    for by_ack in [true, false] {
+        let mut reordering = Reordering::default();
+        let mut board = first_sent_again(&mut reordering);
+        match by_ack {
+            true => board.carried_out_by_ack(Psn::new(1), &timing(ROUND_TRIP), &mut reordering),
+            false => board.carried_out(Psn::new(1), &timing(ROUND_TRIP), &mut reordering),
+        }
+        let lost = board.find_lost(&timing(ROUND_TRIP), &mut reordering);
+        assert_eq!(lost > 0, !by_ack, "{lost}");
+    }
+}
+
 /// Of a packet that was sent twice nobody knows which one has come. The first may be late by as much as paths differ.
 #[test]
 fn a_packet_sent_twice_says_nothing_of_its_second_path() {
