@@ -1,6 +1,7 @@
 //! The queue pair.
 
 mod admit;
+mod agreement;
 pub mod attr;
 mod config;
 mod congestion;
@@ -29,12 +30,12 @@ use crate::host::{Consumer, Host, Io, Network};
 use crate::quirks::Quirks as _;
 use crate::time::Instant;
 use crate::work::RecvWr;
+use agreement::Agreement;
 use attr::QpAttr;
 pub use config::{Progress, QpCap, QpConfig};
 use migration::Migration;
 pub use qp_type::QpType;
 use recv::responder::Responder;
-use selective::Agreement;
 pub use send::AckTimer;
 use send::SendSide;
 use state::QpState;

@@ -4,10 +4,10 @@ use core::mem;
 
 use urxe_wire::{Lid, Qpn};
 
+use super::agreement::Agreement;
 use super::attr::{AttrMask, QpAttr};
 use super::migration::{Migration, Paths};
 use super::recv::responder::Responder;
-use super::selective::Agreement;
 use super::send::SendSide;
 use super::state::QpState;
 use super::transition::{ModifyError, check};

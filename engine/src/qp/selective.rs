@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use urxe_wire::{Bitmap, Ext, Header, Opcode, Packet, Psn, SelectiveAck, SelectiveOffer};
 
+use super::agreement::{Agreement, Announced};
 use super::attr::QpAttr;
 use super::recv::kept::{Kept, WINDOW};
 use super::recv::kept_packet::Keeping;
@@ -26,67 +27,6 @@ const TOGETHER: u8 = 16;
 const AT_ONCE: u8 = 3;
 /// Time within which the first of these is told of, whatever comes: the requester takes for lost what it hears nothing of.
 const TELL_WITHIN: Duration = Duration::from_micros(100);
-
-/// Selective repeat of a queue pair, as far as it is agreed.
-#[derive(Debug, Default)]
-pub(super) struct Agreement {
-    /// Offers sent.
-    offers: u8,
-    /// PSN of the requester at the last one.
-    offered_at: Psn,
-    /// An offer of the peer is to be answered.
-    owes_answer: bool,
-    /// The peer understands selective acknowledgements.
-    peer_listens: bool,
-    /// A selective acknowledgement is to be sent.
-    owes_ack: bool,
-    /// Requests that came out of order, or filled a part of a gap, since the last one.
-    untold: u8,
-    /// Time by which the first of these is to be told of.
-    tell_by: Option<Instant>,
-    /// PSN behind the last request that came out of order: another one is behind a new gap.
-    behind: Option<Psn>,
-    /// Requests that are to be told of at once.
-    at_once: u8,
-    /// Requests that arrived more than once.
-    duplicates: u32,
-    /// Knowledge of the peer's requester that answers may come in any order.
-    announced: Announced,
-    /// Path of the last answers.
-    answers_path: u8,
-}
-
-/// Knowledge of the peer's requester that packets are kept, and that answers may come in any order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Announced {
-    /// No news has left yet.
-    #[default]
-    No,
-    /// The first news left while this PSN was expected.
-    At(Psn),
-    /// The news has arrived: more requests came since than may be in flight.
-    Heard,
-}
-
-impl Agreement {
-    /// Forgets packets that are to be sent.
-    pub(super) const fn owe_nothing(&mut self) {
-        self.owes_answer = false;
-        self.told();
-    }
-
-    /// Notes that the peer is told of all that came out of order.
-    const fn told(&mut self) {
-        (self.owes_ack, self.untold, self.tell_by) = (false, 0, None);
-    }
-
-    /// Notes that the peer's requester was told that packets are kept, while `expected` was.
-    fn announced_at(&mut self, expected: Psn) {
-        if self.announced == Announced::No {
-            self.announced = Announced::At(expected);
-        }
-    }
-}
 
 impl<H: Host> QueuePair<H> {
     /// Selective repeat, if this queue pair may have it.

@@ -4,6 +4,7 @@ use urxe_wire::{AtomicEth, Ext, Operation, Psn, Reth};
 
 use super::packets::{REFUSED, Unsent, send_request};
 use super::reliable::Reliable;
+use super::wqe::Span;
 use crate::host::{Host, Io};
 use crate::qp::attr::QpAttr;
 use crate::qp::sge::copy_payload;
@@ -11,6 +12,42 @@ use crate::qp::{QpConfig, Route};
 use crate::work::SendOp;
 
 impl Reliable {
+    /// The last PSN that the response to the request to send at `psn` takes: a long READ is asked for in chunks.
+    /// One if the request `is_pilot`. `None` if it must wait.
+    pub(super) fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr, is_pilot: bool) -> Option<Psn> {
+        if let Some(asked) = self.reads.iter().find(|chunk| chunk.contains(psn)) {
+            //= spec/requester.md#req-016
+            //# A READ that is asked for again MUST stay within the PSNs of the request that it repeats.
+            return Some(asked.last);
+        }
+        //= spec/requester.md#req-005
+        //# READs and atomics outstanding MUST NOT be more than max_rd_atomic.
+        if self.reads_outstanding() >= usize::from(attr.max_rd_atomic) {
+            return None;
+        }
+        let remaining = span.last.advance_from(psn) + 1;
+        let window = self.congestion.packets();
+        // Several chunks at once keep the responder busy while the next is asked for; small ones would not pay.
+        let wanted = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1).min(remaining);
+        let room = window.saturating_sub(in_flight);
+        if room >= wanted {
+            return Some(psn.add(wanted - 1));
+        }
+        // Where packets are lost the window is small, and a quarter of a chunk too much of it to leave empty.
+        let is_worth_it = self.selective.board().is_some() && room >= wanted.div_ceil(4);
+        if is_worth_it { Some(psn.add(room - 1)) } else { is_pilot.then_some(psn) }
+    }
+
+    /// A request for responses from `psn` to `last` was sent.
+    pub(in crate::qp) fn asked(&mut self, psn: Psn, last: Psn) {
+        match self.reads.iter().position(|chunk| chunk.contains(psn)) {
+            None => self.reads.push_back(Span { first: psn, last }),
+            // Going back is going to the oldest PSN, so no other begins in its middle.
+            Some(0) => self.resumed_at = Some(psn),
+            Some(_) => {}
+        }
+    }
+
     /// Sends the `nth` request, which a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
     /// takes the PSNs up to `last`. Returns its length.
     #[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]

@@ -1,9 +1,10 @@
 //! The completer: what responses mean for the requests outstanding (IBA 9.7.5, 9.7.6, 9.7.7).
 
-use urxe_wire::opcode::{Kind, OpcodeInfo};
+use urxe_wire::opcode::{Kind, OpcodeInfo, Position};
 use urxe_wire::{Aeth, Credits, Ext, NakCode, Packet, Psn, Syndrome};
 
 use super::reliable::Reliable;
+use super::wqe::Span;
 use crate::cq::WcStatus;
 use crate::event::{DropReason, Event, Nak, RetryReason};
 use crate::fault::ResponseFault;
@@ -175,6 +176,21 @@ impl Reliable {
             self.take_credits(aeth);
         }
         Ok(())
+    }
+
+    /// Whether `chunk` can have a response of this position at `psn`. The oldest may have been asked for again from its middle
+    /// on, and the old responses still be under way. With selective repeat any part of each may have been, so only its first
+    /// and last PSN tell.
+    pub(super) fn can_be(&self, position: Position, psn: Psn, chunk: Span) -> bool {
+        if self.selective.is_on() {
+            //= spec/selective.md#sel-012
+            //# The response at the first PSN of a READ request MUST be an Only or a First, and the one at its last PSN an Only or
+            //# a Last; others MUST fail the request with IBV_WC_BAD_RESP_ERR.
+            return (psn != chunk.first || position.starts()) && (psn != chunk.last || position.ends());
+        }
+        let begins = psn == chunk.first || self.resumed_at == Some(psn);
+        let goes_on = psn != chunk.first;
+        (if position.starts() { begins } else { goes_on }) && position.ends() == (psn == chunk.last)
     }
 
     /// A response before this one is missing: ask again, once.

@@ -11,7 +11,6 @@
 
 use alloc::collections::VecDeque;
 
-use urxe_wire::opcode::Position;
 use urxe_wire::{Mtu, Psn};
 
 use super::ack_timer::AckTimer;
@@ -346,57 +345,6 @@ impl Reliable {
             self.untimed |= self.probe.sent(last, self.congestion.wants_round_trips);
         }
         self.untimed |= self.ack_deadline.is_none();
-    }
-
-    /// The last PSN that the response to the request to send at `psn` takes: a long READ is asked for in chunks.
-    /// One if the request `is_pilot`. `None` if it must wait.
-    fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr, is_pilot: bool) -> Option<Psn> {
-        if let Some(asked) = self.reads.iter().find(|chunk| chunk.contains(psn)) {
-            //= spec/requester.md#req-016
-            //# A READ that is asked for again MUST stay within the PSNs of the request that it repeats.
-            return Some(asked.last);
-        }
-        //= spec/requester.md#req-005
-        //# READs and atomics outstanding MUST NOT be more than max_rd_atomic.
-        if self.reads_outstanding() >= usize::from(attr.max_rd_atomic) {
-            return None;
-        }
-        let remaining = span.last.advance_from(psn) + 1;
-        let window = self.congestion.packets();
-        // Several chunks at once keep the responder busy while the next is asked for; small ones would not pay.
-        let wanted = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1).min(remaining);
-        let room = window.saturating_sub(in_flight);
-        if room >= wanted {
-            return Some(psn.add(wanted - 1));
-        }
-        // Where packets are lost the window is small, and a quarter of a chunk too much of it to leave empty.
-        let is_worth_it = self.selective.board().is_some() && room >= wanted.div_ceil(4);
-        if is_worth_it { Some(psn.add(room - 1)) } else { is_pilot.then_some(psn) }
-    }
-
-    /// A request for responses from `psn` to `last` was sent.
-    pub(in crate::qp) fn asked(&mut self, psn: Psn, last: Psn) {
-        match self.reads.iter().position(|chunk| chunk.contains(psn)) {
-            None => self.reads.push_back(Span { first: psn, last }),
-            // Going back is going to the oldest PSN, so no other begins in its middle.
-            Some(0) => self.resumed_at = Some(psn),
-            Some(_) => {}
-        }
-    }
-
-    /// Whether `chunk` can have a response of this position at `psn`. The oldest may have been asked for again from its middle
-    /// on, and the old responses still be under way. With selective repeat any part of each may have been, so only its first
-    /// and last PSN tell.
-    pub(in crate::qp) fn can_be(&self, position: Position, psn: Psn, chunk: Span) -> bool {
-        if self.selective.is_on() {
-            //= spec/selective.md#sel-012
-            //# The response at the first PSN of a READ request MUST be an Only or a First, and the one at its last PSN an Only or
-            //# a Last; others MUST fail the request with IBV_WC_BAD_RESP_ERR.
-            return (psn != chunk.first || position.starts()) && (psn != chunk.last || position.ends());
-        }
-        let begins = psn == chunk.first || self.resumed_at == Some(psn);
-        let goes_on = psn != chunk.first;
-        (if position.starts() { begins } else { goes_on }) && position.ends() == (psn == chunk.last)
     }
 
     /// Carries out the local operation at `snd_nxt`, unless that was done before going back.

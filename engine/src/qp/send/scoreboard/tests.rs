@@ -1,4 +1,7 @@
+use urxe_wire::Bitmap;
+
 use super::*;
+use crate::qp::send::reordering::Reordering;
 
 const ROUND_TRIP: u64 = 10_000;
 
