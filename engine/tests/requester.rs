@@ -3,7 +3,7 @@
 use urxe_engine::{
     Data, DropReason, QpState, Recipient, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
 };
-use urxe_sim::single_qp::{MTU, SingleQp};
+use urxe_sim::single_qp::{MTU, SQ_PSN, SingleQp};
 use urxe_wire::{Aeth, Credits, Ext, ImmDt, Msn, NakCode, Operation as O, RKey, Reth, Syndrome};
 
 const REMOTE: Remote = Remote { addr: 0x1234_5678_9ABC, r_key: RKey(0x77) };
@@ -339,4 +339,21 @@ fn responses_without_requests_change_nothing() {
     assert_eq!(qp.drops(), [DropReason::UnexpectedResponse, DropReason::UnexpectedResponse, DropReason::GhostAck]);
     qp.gets_ack(202);
     assert_eq!(qp.completed(), [(1, OK)]);
+}
+
+/// A full window is not filled up a packet at a time, unless nothing else would tell that what is outstanding was lost.
+#[test]
+fn silly_windows_are_avoided() {
+    for (timeout, sent) in [(14, 0), (0, 2)] {
+        let mut qp = SingleQp::with(|attr| attr.timeout = timeout);
+        for id in 0..64 {
+            qp.post(id, SendOp::Write(REMOTE), 8);
+        }
+        assert_eq!(qp.sent().len(), 32);
+        qp.gets_ack(SQ_PSN);
+        assert_eq!(qp.sent().len(), sent, "ACK timeout {timeout}");
+        // An eighth of the window.
+        qp.gets_ack(SQ_PSN + 3);
+        assert!(qp.sent().len() >= 4);
+    }
 }

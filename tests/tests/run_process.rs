@@ -312,6 +312,24 @@ libc.popen(b'true', b'r')";
     let said = launcher.python(shells)?;
     let is_warned = said.stderr.starts_with("urxe: warning: system(3) or popen(3) starts a program without");
     ensure!(said.stdout == "1\n" && said.stderr.lines().count() == 1 && is_warned, "{said}");
+    // A thread may be cancelled while its shell runs.
+    let cancelled = launcher.world().dir().join("cancelled");
+    let source = "#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void *run(void *none) { system(\"sleep 100\"); return none; }
+int main(void) {
+    pthread_t thread; void *result;
+    pthread_create(&thread, NULL, run, NULL);
+    sleep(1);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    return result != PTHREAD_CANCELED;
+}";
+    fs::write(cancelled.with_extension("c"), source)?;
+    let (program, file) = (cancelled.display().to_string(), cancelled.with_extension("c").display().to_string());
+    launcher.host().run("gcc", &["-w", "-pthread", "-o", &program, &file])?;
+    launcher.run(&[&program])?;
     // A file or a connection of the program's own may have standard error's number, and a client may be there from the start.
     let other = "import os, socket, sys
 mine, clients = socket.socketpair()

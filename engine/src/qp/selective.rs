@@ -177,7 +177,10 @@ impl<H: Host> QueuePair<H> {
             return;
         }
         let agreement = &mut self.agreement;
-        let behind = *agreement.behind.get_or_insert(self.responder.expected_psn());
+        let expected = self.responder.expected_psn();
+        // One from before the last gap was filled says nothing, nor one further away than is kept.
+        let is_near = |behind: &Psn| behind.advance_from(expected) <= u32::from(WINDOW) + 1;
+        let behind = agreement.behind.filter(is_near).unwrap_or(expected);
         let ahead = psn.distance_from(behind);
         if ahead >= 0 {
             agreement.behind = Some(psn.next());

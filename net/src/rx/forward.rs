@@ -224,10 +224,12 @@ impl Forwarder {
             return Err(error);
         }
         if self.connected.len() >= CONNECTED {
-            // What is known of a mailbox that nobody reads is kept as long as others can go.
+            // What is known of mailboxes that nobody reads is kept, in half of the places: these may be dead, and others need the rest.
             let idle = |connection: &Connection| connection.backlog.is_empty();
-            let read = self.connected.iter().position(|connection| idle(connection) && !connection.is_stalled);
-            self.remove(read.or_else(|| self.connected.iter().position(idle)).unwrap_or_default());
+            let stalled = self.connected.iter().filter(|connection| connection.is_stalled).count();
+            let goes = |connection: &Connection| idle(connection) && connection.is_stalled == (stalled > CONNECTED / 2);
+            let first = self.connected.iter().position(goes).or_else(|| self.connected.iter().position(idle));
+            self.remove(first.unwrap_or_default());
         }
         let (fd, read_at) = (fds.adopt(socket)?, Instant::now());
         self.connected.push(Connection { to, fd, backlog: VecDeque::new(), read_at, is_stalled: false });
@@ -376,6 +378,24 @@ mod tests {
         }
         assert_eq!(forwarder.forward(&fds, service(3000), &header(), &[0; 100]), Forwarded::Full);
         drop(unread);
+    }
+
+    #[test]
+    fn mailboxes_that_nobody_reads_leave_places_for_others() {
+        let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
+        for at in 0..CONNECTED as u64 {
+            let unread = mailbox(service(5000 + at));
+            while forwarder.forward(&fds, service(5000 + at), &header(), &[0; 60000]) != Forwarded::Full {}
+            assert!(!forwarder.drop_backlog(&fds, Instant::now() + STALLED));
+            drop(unread);
+        }
+        let read = [6000, 6001].map(service);
+        let mailboxes = read.map(mailbox);
+        for (to, mailbox) in read.iter().zip(&mailboxes).cycle().take(10) {
+            assert_eq!(forwarder.forward(&fds, *to, &header(), &[0; 100]), Forwarded::Sent);
+            assert!(mailbox.recv(&mut [0; 1000]).is_ok());
+        }
+        assert!(read.iter().all(|to| forwarder.connected.iter().any(|connection| connection.to == *to)));
     }
 
     #[test]

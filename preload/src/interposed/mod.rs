@@ -85,6 +85,7 @@ mod globs;
 mod lookups;
 mod opens;
 mod programs;
+mod shells;
 mod signals;
 mod sockets;
 mod status;

@@ -1,12 +1,12 @@
 //! Functions that start programs: a child gets the variables back that it would lose.
 //!
-//! `system` and `popen` start a shell inside libc, with the environment of this program: if that has lost the variables, one
-//! line says so. Those that take their words one by one (`execl`) cannot be forwarded, and pass it on.
+//! [`shells`](super::shells) pass on the environment of this program, and so do those that take their words one by one (`execl`), which
+//! cannot be forwarded.
 
 use core::ffi::{c_char, c_int};
 
 use super::Buffer;
-use crate::environment::{given_back, own, warn_if_lost};
+use crate::environment::{given_back, own};
 
 /// A list of C strings that ends with null.
 type List = *const *const c_char;
@@ -48,19 +48,6 @@ interpose! {
         ) -> c_int = |next| {
             // SAFETY: as above.
             unsafe { given_back(variables, |variables| next(pid, file, actions, attributes, words, variables)) }
-        }
-        fn system(command: *const c_char) -> c_int = |next| {
-            // Without a command nothing is started.
-            if !command.is_null() {
-                warn_if_lost();
-            }
-            // SAFETY: the caller's own call.
-            unsafe { next(command) }
-        }
-        fn popen(command: *const c_char, mode: *const c_char) -> Buffer = |next| {
-            warn_if_lost();
-            // SAFETY: the caller's own call.
-            unsafe { next(command, mode) }
         }
     }
 }

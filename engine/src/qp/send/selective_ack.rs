@@ -38,8 +38,9 @@ impl Reliable {
     pub(super) fn timing(&self, now: Instant) -> Timing {
         // The first round trips are those of one path: what the others add is variation at first.
         let takes_several = self.selective.reordering.takes_several();
-        let time = |rtt: Rtt| if takes_several { rtt.longest() } else { rtt.smoothed };
-        Timing { now, round_trip: self.probe.round_trip().map_or(UNKNOWN, time) }
+        let known = self.probe.round_trip();
+        let mean = known.map_or(UNKNOWN, |rtt| rtt.smoothed);
+        Timing { now, round_trip: known.filter(|_| takes_several).map_or(mean, Rtt::longest), mean }
     }
 
     /// Returns the scoreboard, which begins now if there is none.

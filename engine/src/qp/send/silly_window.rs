@@ -11,8 +11,8 @@ const PART: u32 = 8;
 const MOST: u32 = 32;
 
 impl Reliable {
-    /// Whether the requester is to wait until more of the window, `room` packets in all, is free. Then the last packet that was sent
-    /// has asked for an acknowledgement, and there is more to send than there is room for.
+    /// Whether the requester is to wait until more of the window, `room` packets in all, is free: there is more to send than there is room
+    /// for, and an acknowledgement is under way, or a timer is.
     #[inline]
     pub(super) fn avoids_silly_window(&mut self, attr: &QpAttr, room: u32) -> bool {
         let in_flight = self.in_flight();
@@ -22,8 +22,10 @@ impl Reliable {
 
     #[cold]
     fn has_more_than(&mut self, attr: &QpAttr, packets: u32) -> bool {
-        // What is not asked for yet, or is sent at a limited rate, has another clock than acknowledgements.
-        if self.unasked > 0 || self.ask || self.selective.wants_pilot() || self.is_limited() {
+        // What is not asked for yet, or is sent at a limited rate, has another clock than acknowledgements. Without a timer only what is
+        // sent next would tell that the last ones, or their acknowledgements, were lost.
+        let is_untimed = self.ack_deadline.is_none();
+        if self.unasked > 0 || self.ask || is_untimed || self.selective.wants_pilot() || self.is_limited() {
             return false;
         }
         let waiting = self.queue.len().saturating_sub(self.seg_wqe);

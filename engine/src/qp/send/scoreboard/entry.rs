@@ -9,6 +9,8 @@ pub(in crate::qp::send) struct Timing {
     pub(in crate::qp::send) now: Instant,
     /// The round trip, in nanoseconds.
     pub(in crate::qp::send) round_trip: u64,
+    /// The mean round trip: nothing is answered sooner than in half of it.
+    pub(in crate::qp::send) mean: u64,
 }
 
 /// Knowledge of a PSN.
@@ -96,7 +98,7 @@ impl Entry {
             // The peer was slow: it goes on where it stopped, and the probe is still to be taken.
             (Some(_), _) if self.probed && with_others => true,
             // So soon the other one cannot have been answered.
-            (Some(at), _) => time_of(at) < timing.round_trip / 2,
+            (Some(at), _) => time_of(at) < timing.mean / 2,
             (None, None) => true,
             (None, Some(Overtaken { since, on_path })) => {
                 reordering.came_late(time_of(since), on_path);

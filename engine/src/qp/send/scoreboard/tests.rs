@@ -6,7 +6,7 @@ use crate::qp::send::reordering::Reordering;
 const ROUND_TRIP: u64 = 10_000;
 
 fn timing(now: u64) -> Timing {
-    Timing { now: Instant::from_nanos(now), round_trip: ROUND_TRIP }
+    Timing { now: Instant::from_nanos(now), round_trip: ROUND_TRIP, mean: ROUND_TRIP }
 }
 
 /// A scoreboard of 16 packets, the first of which was lost and sent again.
