@@ -6,8 +6,8 @@
 //!     valgrind --tool=callgrind --callgrind-out-file=out target/release/examples/lossy_network write 4096 10
 //!     callgrind_annotate --inclusive=yes out | grep -e sender_turn -e receiver_turn
 //!
-//! The arguments are `write` or `send`, the path MTU, and packets lost in a thousand. Every message has the same buffers, as
-//! those of perftest do. What is printed last divides the counts.
+//! The arguments are `write`, `send` or `read`, the path MTU, and packets lost in a thousand. Every message has the same buffers, as
+//! those of perftest do. What is printed last divides the counts. The sender of a READ is its requester.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -41,7 +41,7 @@ impl End {
     fn new(host: u8) -> Result<Self> {
         let pd = Pd(1);
         let mut memory = HeapMemory::new(host.into());
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let buffer = memory.register(pd, access, LENGTH as usize).ok_or("an empty table has room for a region")?;
         let mut endpoint = Endpoint::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, host)), memory, host.into());
         let cq = endpoint.create_cq(1024);
@@ -81,26 +81,31 @@ fn receiver_turn(end: &mut End, now: Instant, packets: &[Datagram], answers: &mu
 
 fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let (is_send, mtu, per_mille) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let (what, mtu, per_mille) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // Without arguments, as a test.
-        [] => (false, Mtu::Mtu1024, 10),
-        [what @ ("write" | "send"), mtu, per_mille] => {
+        [] => ("write", Mtu::Mtu1024, 10),
+        [what @ ("write" | "send" | "read"), mtu, per_mille] => {
             let mtu = if mtu == "4096" { Mtu::Mtu4096 } else { Mtu::Mtu1024 };
-            (what == "send", mtu, per_mille.parse()?)
+            (what, mtu, per_mille.parse()?)
         }
-        _ => return Err("write|send 1024|4096 LOST_IN_A_THOUSAND".into()),
+        _ => return Err("write|send|read 1024|4096 LOST_IN_A_THOUSAND".into()),
     };
     let mut now = Instant::default();
     let (mut sender, mut receiver) = (End::new(1)?, End::new(2)?);
     let names = [(sender.endpoint.address(), sender.qpn), (receiver.endpoint.address(), receiver.qpn)];
     for (end, (to, qpn)) in [(&mut sender, names[1]), (&mut receiver, names[0])] {
-        let attr = QpAttr { path_mtu: mtu, ..connected_attr(qpn) };
+        // As perftest has them.
+        let attr = QpAttr { path_mtu: mtu, max_rd_atomic: 128, max_dest_rd_atomic: 128, ..connected_attr(qpn) };
         end.endpoint.connect(now, end.qpn, &attr, Some(Route { to, source_port: 0xC000 }))?;
     }
-    for _ in 0..DEPTH * u64::from(is_send) {
+    for _ in 0..DEPTH * u64::from(what == "send") {
         receiver.post_recv(now)?;
     }
-    let op = if is_send { SendOp::Send } else { SendOp::Write(receiver.buffer.remote(0)) };
+    let op = match what {
+        "send" => SendOp::Send,
+        "read" => SendOp::Read(receiver.buffer.remote(0)),
+        _ => SendOp::Write(receiver.buffer.remote(0)),
+    };
     let mut rng = Rng::new(42);
     let mut is_lost = || rng.below(1000) < per_mille;
     let (mut posted, mut done, mut lost, mut handled) = (0, 0, 0_usize, 0_usize);
@@ -112,14 +117,19 @@ fn main() -> Result<()> {
             sender.endpoint.post_send(now, sender.qpn, wr, None)?;
             posted += 1;
         }
-        sender_turn(&mut sender, now, &mut answers, &mut link);
+        // Those that are lost are among what is handled.
+        let mut news: VecDeque<_> = answers.drain(..answers.len().min(BURST)).collect();
+        let before = news.len();
+        news.retain(|_| !is_lost());
+        lost += before - news.len();
+        handled += news.len();
+        sender_turn(&mut sender, now, &mut news, &mut link);
         let mut burst: Vec<_> = link.drain(..link.len().min(BURST)).collect();
         let before = burst.len();
         burst.retain(|_| !is_lost());
         lost += before - burst.len();
         handled += burst.len();
         receiver_turn(&mut receiver, now, &burst, &mut answers);
-        answers.retain(|_| !is_lost());
         while let Some(cqe) = receiver.endpoint.poll_cq(receiver.cq) {
             assert_eq!(cqe.status, WcStatus::Success);
             receiver.post_recv(now)?;

@@ -330,3 +330,28 @@ fn on_several_paths_an_ack_leaves_behind_what_is_kept() {
     gets_send(&mut qp, RQ_PSN + 1, false);
     assert_eq!(qp.sent(), ["ACK 102"], "nothing is missing any more");
 }
+
+//= spec/selective.md#sel-013
+//= type=test
+//# With selective repeat an answer to a duplicate SHOULD leave before answers to requests behind it.
+#[test]
+fn what_is_missing_of_a_read_is_answered_first() {
+    let is_agreed = [agreed(), SingleQp::rts()];
+    let [first, in_turn] = is_agreed.map(|mut qp| {
+        let part = |qp: &SingleQp, nth: u64, packets: u32| {
+            let (va, dma_len) = (qp.remote.addr + 256 * nth, packets * 256);
+            Ext::Reth(Reth { va, r_key: RKey(qp.remote.key.0), dma_len })
+        };
+        let asks = |qp: &mut SingleQp, nth: u32, packets| {
+            let ext = part(qp, nth.into(), packets);
+            qp.gets(O::ReadRequest, RQ_PSN + nth, ext, &[]);
+        };
+        asks(&mut qp, 0, 3);
+        assert_eq!(qp.sent().len(), 3);
+        asks(&mut qp, 3, 2);
+        asks(&mut qp, 2, 1);
+        asks(&mut qp, 0, 1);
+        qp.sent().iter().map(|sent| sent.header.bth.psn.get() - RQ_PSN).collect::<Vec<_>>()
+    });
+    assert_eq!((first, in_turn), (vec![2, 0, 3, 4], vec![3, 4, 2, 0]));
+}

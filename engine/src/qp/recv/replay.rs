@@ -35,6 +35,16 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
+    /// Answers a duplicate. False if too many wait already.
+    fn replay(&mut self, response: Response) -> bool {
+        let (most, is_first) = (self.most_replays(), self.keeps_packets());
+        let responses = &mut self.responder.responses;
+        //= spec/selective.md#sel-013
+        //# With selective repeat an answer to a duplicate SHOULD leave before answers to requests behind it.
+        // What is missing keeps all behind it from completing.
+        if is_first { responses.replay_first(response, most) } else { responses.replay(response, most) }
+    }
+
     //= spec/responder.md#rsp-004
     //# A duplicate atomic MUST be answered with the first result and MUST NOT be executed.
     fn replay_atomic(&mut self, psn: Psn) -> bool {
@@ -48,7 +58,7 @@ impl<H: Host> QueuePair<H> {
             return true;
         }
         let response = Response::Atomic { psn, original, msn: self.responder.msn, replayed: true };
-        self.responder.responses.replay(response, self.most_replays())
+        self.replay(response)
     }
 
     fn replay_placement(&mut self, psn: Psn, reth: &Reth) -> bool {
@@ -61,7 +71,7 @@ impl<H: Host> QueuePair<H> {
             return true;
         }
         let read = self.placement_response(psn, reth, true);
-        self.responder.responses.replay(Response::Read(read), self.most_replays())
+        self.replay(Response::Read(read))
     }
 
     //= spec/responder.md#rsp-003
@@ -100,6 +110,6 @@ impl<H: Host> QueuePair<H> {
             Ok(()) => Response::Read(ReadResponse { first: psn, next: psn, last, reth, msn, pd, replayed: true }),
             Err(fault) => Response::Refusal { psn, nak: fault.consequence().nak, msn },
         };
-        self.responder.responses.replay(response, self.most_replays())
+        self.replay(response)
     }
 }

@@ -26,8 +26,6 @@ pub(in crate::qp::send) struct Entry {
     pub(super) requested: bool,
     /// Whether the packet is to be sent again, or the response asked for again.
     pub(super) lost: bool,
-    /// All responses before it have left the responder, as its own shows, or an acknowledgement.
-    pub(super) responded: bool,
     /// State while a later packet has arrived.
     pub(super) overtaken: Option<Overtaken>,
     /// Time at which it was sent again; `None`: it was not.
@@ -78,7 +76,7 @@ impl Entry {
 
     /// Count of numbers between this packet and one that overtook it: `newest` is behind the youngest request that
     /// arrived, `answered` behind the youngest that was answered, and `responded` is that of the youngest response behind
-    /// this one.
+    /// this one, before which all others have left the responder.
     pub(super) fn overtaking(&self, newest: u32, answered: u32, responded: Option<u32>) -> i32 {
         if self.repeated && self.awaits_response() {
             return answered.wrapping_sub(self.number).cast_signed() - 1;

@@ -4,7 +4,7 @@ use urxe_wire::Psn;
 
 use super::entry::{Answered, Entry, Overtaken, Timing};
 use super::{Scoreboard, is_before};
-use crate::qp::psn_bits::ones;
+use crate::qp::psn_bits::{PsnBits, ones};
 use crate::qp::send::paths::ByPath;
 use crate::qp::send::reordering::Reordering;
 use crate::time::Instant;
@@ -30,24 +30,10 @@ impl Scoreboard {
         let mut packets = 0;
         self.has_news = false;
         self.due = None;
-        if self.answered_psns == 0 && self.is_told_by_bits() {
-            // Requests that have not come and were sent before one that has: few, and nothing else is overtaken.
-            let count = self.newest_end.distance_from(self.snd_una).max(0).unsigned_abs();
-            let count = count.min(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
-            for nth in 0..count.div_ceil(32) {
-                let (first, rest) = (32 * nth, count - 32 * nth);
-                for bit in ones(self.come.clear_word(self.snd_una.add(first), rest)) {
-                    packets += self.judge((first + bit) as usize, None, timing, reordering);
-                }
-            }
-        } else {
-            let mut responded = None;
-            for at in (0..self.entries.len()).rev() {
-                let Some(entry) = self.entries.get(at) else { break };
-                if entry.responded && responded.is_none_or(|number| is_before(number, entry.number)) {
-                    responded = Some(entry.number);
-                }
-                packets += self.judge(at, responded, timing, reordering);
+        let suspects = self.suspects();
+        for nth in 0..suspects.div_ceil(32) {
+            for bit in ones(self.missing(nth, suspects)) {
+                packets += self.judge((32 * nth + bit) as usize, timing, reordering);
             }
         }
         // Where packets take several paths, many together may be one that was slow.
@@ -56,22 +42,39 @@ impl Scoreboard {
         packets
     }
 
+    /// Number of the oldest PSNs, behind which nothing is overtaken.
+    fn suspects(&self) -> u32 {
+        let answered = self.answers.last().unwrap_or(self.snd_una);
+        let ends = [self.newest_end, self.repeated_end, answered];
+        let most = ends.into_iter().map(|end| end.distance_from(self.snd_una)).max().unwrap_or(0);
+        most.max(0).unsigned_abs().min(u32::try_from(self.entries.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Bits of the `nth` 32 of the oldest `count` PSNs: those that are not delivered.
+    fn missing(&self, nth: u32, count: u32) -> u32 {
+        let rest = count - 32 * nth;
+        if self.is_told_by_bits() { self.here.clear_word(self.snd_una.add(32 * nth), rest) } else { PsnBits::first(rest) }
+    }
+
+    /// Count of numbers between the packet at `at` and one that overtook it.
+    fn overtaking(&self, at: usize) -> i32 {
+        let Some(entry) = self.entries.get(at) else { return 0 };
+        let responded = self.answers.behind(self.snd_una.add(u32::try_from(at).unwrap_or(u32::MAX)));
+        entry.overtaking(self.newest, self.answered, responded)
+    }
+
     /// Whether what some PSN waits for is overtaken.
     pub(super) fn is_any_overtaken(&self) -> bool {
-        let mut responded = None;
-        self.entries.iter().rev().any(|entry| {
-            if entry.responded && responded.is_none_or(|number| is_before(number, entry.number)) {
-                responded = Some(entry.number);
-            }
-            entry.overtaking(self.newest, self.answered, responded) > 0
-        })
+        let suspects = self.suspects();
+        (0..suspects.div_ceil(32))
+            .any(|nth| ones(self.missing(nth, suspects)).any(|bit| self.overtaking((32 * nth + bit) as usize) > 0))
     }
 
     /// Finds out whether what a PSN waits for is overtaken, and lost. Returns how many packets are.
     #[inline]
-    fn judge(&mut self, at: usize, responded: Option<u32>, timing: &Timing, reordering: &Reordering) -> u32 {
+    fn judge(&mut self, at: usize, timing: &Timing, reordering: &Reordering) -> u32 {
+        let overtaking = self.overtaking(at);
         let Some(entry) = self.entries.get_mut(at) else { return 0 };
-        let overtaking = entry.overtaking(self.newest, self.answered, responded);
         if overtaking <= 0 {
             // One that seems lost, and comes before it is sent again, was late.
             if !entry.lost {
@@ -173,6 +176,10 @@ impl Scoreboard {
             self.next = self.next.wrapping_add(1);
             self.lost -= 1;
             self.again += 1;
+        }
+        let end = psn.add(psns);
+        if repeated && end.distance_from(self.repeated_end) > 0 {
+            self.repeated_end = end;
         }
     }
 }

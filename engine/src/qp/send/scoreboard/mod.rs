@@ -10,8 +10,10 @@
 //! request keeps no duplicate of it back: what is asked for again of that is overtaken by every response, or acknowledgement,
 //! to what was sent later.
 //!
-//! `news` takes what arrives, `entry` has the knowledge of one PSN, and `losses` finds what is lost.
+//! `news` takes what arrives, `entry` has the knowledge of one PSN, `answers` which responses have come, and `losses` finds what is
+//! lost.
 
+mod answers;
 mod entry;
 mod losses;
 mod news;
@@ -24,6 +26,7 @@ use super::paths::ByPath;
 use super::wqe::Span;
 use crate::qp::psn_bits::PsnBits;
 use crate::time::Instant;
+use answers::Answers;
 use entry::Entry;
 pub(super) use entry::{Answered, Timing};
 
@@ -34,10 +37,10 @@ pub(super) struct Scoreboard {
     snd_una: Psn,
     /// PSNs from there on.
     entries: VecDeque<Entry>,
-    /// PSNs whose requests have come, so that those that have not are found without a look at the others.
+    /// PSNs whose requests have come, or that have none.
     come: PsnBits,
-    /// PSNs of requests that are answered by responses, and of these.
-    answered_psns: usize,
+    /// PSNs delivered, so that the others are found without a look at these.
+    here: PsnBits,
     /// PSN before which none is lost.
     lost_from: Psn,
     /// The number of the packet that is sent next.
@@ -54,6 +57,10 @@ pub(super) struct Scoreboard {
     answered: u32,
     /// The PSN behind all that were sent before the youngest request that arrived.
     newest_end: Psn,
+    /// Answers that have come.
+    answers: Answers,
+    /// The PSN behind all whose requests were carried out and whose responses are asked for again.
+    repeated_end: Psn,
     /// `newest`, of each path.
     newest_on: ByPath,
     /// When the first of those that are overtaken, and not lost yet, will be.
@@ -82,10 +89,13 @@ impl Scoreboard {
         entries.clear();
         // Until the first is acknowledged, about as many more are sent.
         entries.reserve(2 * snd_max.advance_from(snd_una) as usize + 1);
-        *self = Self { snd_una, cumulative: snd_una, newest_end: snd_una, entries, ..Self::default() };
+        let cumulative = snd_una;
+        *self = Self { snd_una, cumulative, newest_end: snd_una, repeated_end: snd_una, entries, ..Self::default() };
+        let mut reads = reads.iter().peekable();
         for behind in 0..snd_max.advance_from(snd_una) {
             let psn = snd_una.add(behind);
-            let answered = match reads.iter().find(|chunk| chunk.contains(psn)) {
+            while reads.next_if(|chunk| chunk.last.distance_from(psn) < 0).is_some() {}
+            let answered = match reads.peek().filter(|chunk| chunk.contains(psn)) {
                 None => Answered::No,
                 Some(chunk) if chunk.first == psn => Answered::First,
                 Some(_) => Answered::Behind,
@@ -102,7 +112,9 @@ impl Scoreboard {
     }
 
     fn push(&mut self, answered: Answered, path: u8) {
-        self.answered_psns += usize::from(answered != Answered::No);
+        if answered == Answered::Behind {
+            self.come.set(self.end(), true);
+        }
         self.entries.push_back(Entry { number: self.next, answered, path, ..Entry::default() });
         self.next = self.next.wrapping_add(1);
     }
@@ -182,6 +194,7 @@ impl Scoreboard {
         entry.overtaken = None;
         entry.delivered = true;
         self.delivered += 1;
+        self.here.set(self.snd_una.add(u32::try_from(at).unwrap_or(u32::MAX)), true);
     }
 
     /// Oldest PSNs that are acknowledged now: their requests were carried out, and their responses are here.
@@ -198,10 +211,11 @@ impl Scoreboard {
             self.lost -= u32::from(entry.lost);
             self.again -= u32::from(entry.again.is_some());
             self.waiting -= u32::from(entry.waits);
-            self.answered_psns -= usize::from(entry.answered != Answered::No);
         }
         self.come.clear(self.snd_una, count);
+        self.here.clear(self.snd_una, count);
         self.snd_una = self.snd_una.add(count);
+        self.answers.forget_before(self.snd_una);
         if self.cumulative.distance_from(self.snd_una) < 0 {
             self.cumulative = self.snd_una;
         }
@@ -225,6 +239,7 @@ impl Scoreboard {
         if entry.delivered && entry.answered == Answered::No {
             entry.delivered = false;
             self.delivered -= 1;
+            self.here.set(psn, false);
             // It may be overtaken already.
             self.has_news = true;
         }

@@ -45,8 +45,8 @@ impl Scoreboard {
     pub(in crate::qp::send) fn responded(&mut self, psn: Psn) {
         let at = psn.advance_from(self.snd_una) as usize;
         if let Some(entry) = self.entries.get_mut(at).filter(|entry| entry.again.is_none()) {
-            entry.responded = true;
             let number = entry.number;
+            self.answers.came(psn, number);
             self.answer_came(number);
         }
     }
@@ -152,10 +152,10 @@ impl Scoreboard {
         let at = psn.advance_from(self.snd_una) as usize;
         let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.delivered) else { return false };
         let is_original = entry.is_original(timing, reordering, false);
-        entry.responded = is_original == entry.again.is_none();
-        let (number, responded) = (entry.number, entry.responded);
+        let (number, responded) = (entry.number, is_original == entry.again.is_none());
         self.has_news = true;
         if responded {
+            self.answers.came(psn, number);
             self.answer_came(number);
         }
         self.deliver(at);

@@ -1,0 +1,69 @@
+//! Which answers have come: what is asked for before one of them, and stands before it, is overtaken.
+
+use alloc::vec::Vec;
+
+use urxe_wire::Psn;
+
+use super::is_before;
+
+/// Answers that no other one outdoes by both its PSN and its number: from the highest PSN to the lowest, and so from the lowest number
+/// to the highest. Mostly there is one, that of the highest PSN: only what was sent again has a higher number than what is behind it.
+#[derive(Debug, Default)]
+pub(super) struct Answers(Vec<(Psn, u32)>);
+
+impl Answers {
+    /// Notes the answer to the packet of this PSN and number.
+    pub(super) fn came(&mut self, psn: Psn, number: u32) {
+        let outdoes = |(of, with): (Psn, u32), (psn, number)| of.distance_from(psn) >= 0 && !is_before(with, number);
+        if self.0.iter().any(|known| outdoes(*known, (psn, number))) {
+            return;
+        }
+        self.0.retain(|known| !outdoes((psn, number), *known));
+        let at = self.0.partition_point(|(known, _)| known.distance_from(psn) > 0);
+        self.0.insert(at, (psn, number));
+    }
+
+    /// The highest number of an answer behind `psn`.
+    pub(super) fn behind(&self, psn: Psn) -> Option<u32> {
+        self.0.iter().rev().find(|(known, _)| known.distance_from(psn) > 0).map(|(_, number)| *number)
+    }
+
+    /// The PSN of the last one.
+    pub(super) fn last(&self) -> Option<Psn> {
+        self.0.first().map(|(psn, _)| *psn)
+    }
+
+    /// Forgets those before `snd_una`.
+    pub(super) fn forget_before(&mut self, snd_una: Psn) {
+        while self.0.pop_if(|(psn, _)| psn.distance_from(snd_una) < 0).is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_number_behind_a_psn() {
+        for base in [0, 0xFF_FFF0] {
+            let psn = |nth| Psn::new(base).add(nth);
+            let mut answers = Answers::default();
+            assert_eq!((answers.behind(psn(0)), answers.last()), (None, None));
+            for (nth, number) in [(3, 3), (9, 9), (7, 7)] {
+                answers.came(psn(nth), number);
+            }
+            assert_eq!([8, 9].map(|nth| answers.behind(psn(nth))), [Some(9), None]);
+            // Sent again.
+            for (nth, number) in [(2, 20), (4, 22), (5, 21)] {
+                answers.came(psn(nth), number);
+            }
+            let highest = [Some(22), Some(22), Some(21), Some(9), Some(9), None];
+            assert_eq!([1, 3, 4, 5, 8, 9].map(|nth| answers.behind(psn(nth))), highest);
+            assert_eq!(answers.last(), Some(psn(9)));
+            answers.forget_before(psn(5));
+            assert_eq!([1, 4, 5].map(|nth| answers.behind(psn(nth))), [Some(21), Some(21), Some(9)]);
+            answers.forget_before(psn(10));
+            assert_eq!(answers.last(), None);
+        }
+    }
+}
