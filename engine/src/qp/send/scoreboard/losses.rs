@@ -53,7 +53,11 @@ impl Scoreboard {
     /// Bits of the `nth` 32 of the oldest `count` PSNs: those that are not delivered.
     fn missing(&self, nth: u32, count: u32) -> u32 {
         let rest = count - 32 * nth;
-        if self.is_told_by_bits() { self.here.clear_word(self.snd_una.add(32 * nth), rest) } else { PsnBits::first(rest) }
+        if self.is_told_by_bits() {
+            self.here.clear_word(self.snd_una.add(32 * nth), rest)
+        } else {
+            PsnBits::first(rest)
+        }
     }
 
     /// Count of numbers between the packet at `at` and one that overtook it.
