@@ -18,6 +18,21 @@ use crate::time::Instant;
 const SILENT: u32 = 10;
 
 impl Reliable {
+    /// Place in the queue of the request that this PSN is of.
+    pub(super) fn request_of(&self, psn: Psn) -> Option<usize> {
+        let span = |nth| self.queue.get(nth).and_then(|wqe| wqe.sent);
+        // Requests take PSNs in their order, those that nothing is sent of none.
+        let (mut first, mut end) = (0, self.queue.len());
+        while first < end {
+            let middle = usize::midpoint(first, end);
+            match span(middle) {
+                Some(span) if span.last.distance_from(psn) < 0 => first = middle + 1,
+                Some(_) | None => end = middle,
+            }
+        }
+        span(first)?.contains(psn).then_some(first)
+    }
+
     /// Time at which overtaken packets count as lost.
     pub(super) fn selective_deadline(&self) -> Option<Instant> {
         self.selective.board()?.deadline()
@@ -96,9 +111,7 @@ impl Reliable {
                 break;
             }
             let before = board.path(psn);
-            let Some(nth) = self.queue.iter().position(|wqe| wqe.sent.is_some_and(|span| span.contains(psn))) else {
-                break;
-            };
+            let Some(nth) = self.request_of(psn) else { break };
             let wqe = self.queue.get(nth).filter(|wqe| wqe.failed.is_none());
             let Some((wqe, span)) = wqe.and_then(|wqe| Some((wqe, wqe.sent?))) else { break };
             let path = self.selective.paths.as_mut().map_or(0, |paths| paths.another(before));

@@ -190,7 +190,7 @@ impl Reliable {
         };
         let timing = self.timing(io.now());
         self.begin_selective();
-        let nth = self.queue.iter().position(|wqe| wqe.sent.is_some_and(|span| span.contains(psn)));
+        let nth = self.request_of(psn);
         let is_here = self.selective.board().and_then(|board| board.get(psn)).is_none_or(|entry| entry.delivered);
         let Some(nth) = nth.filter(|_| !is_here) else {
             self.count_in_vain(config, io);

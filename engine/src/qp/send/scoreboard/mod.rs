@@ -170,9 +170,12 @@ impl Scoreboard {
     /// Whether all PSNs of `span` are delivered or acknowledged.
     pub(super) fn is_delivered(&self, span: &Span) -> bool {
         let first = if span.first.distance_from(self.snd_una) < 0 { self.snd_una } else { span.first };
-        let count = span.last.next().distance_from(first).max(0).unsigned_abs() as usize;
+        let count = span.last.next().distance_from(first).max(0).unsigned_abs();
+        if self.is_told_by_bits() {
+            return self.here.run(first) >= count;
+        }
         let entries = self.entries.iter().skip(first.advance_from(self.snd_una) as usize);
-        entries.take(count).all(|entry| entry.delivered)
+        entries.take(count as usize).all(|entry| entry.delivered)
     }
 
     /// The PSN behind all that were sent.
