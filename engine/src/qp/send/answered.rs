@@ -11,6 +11,9 @@ use crate::qp::sge::copy_payload;
 use crate::qp::{QpConfig, Route};
 use crate::work::SendOp;
 
+/// Responses of a chunk from which on one leaves whole.
+const RUN: u32 = 16;
+
 impl Reliable {
     /// The last PSN that the response to the request to send at `psn` takes: a long READ is asked for in chunks.
     /// One if the request `is_pilot`. `None` if it must wait.
@@ -28,13 +31,15 @@ impl Reliable {
         let remaining = span.last.advance_from(psn) + 1;
         let window = self.congestion.packets();
         // Several chunks at once keep the responder busy while the next is asked for; small ones would not pay.
-        let wanted = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1).min(remaining);
+        let share = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1);
+        // As many of about that size as there are, of one length: each request may be lost, and stop all answers.
+        let wanted = remaining.div_ceil(((remaining + share / 2) / share).max(1));
         let room = window.saturating_sub(in_flight);
         if room >= wanted {
             return Some(psn.add(wanted - 1));
         }
-        // Where packets are lost the window is small, and a quarter of a chunk too much of it to leave empty.
-        let is_worth_it = self.selective.board().is_some() && room >= wanted.div_ceil(4);
+        // Where packets are lost the window may be small, and a quarter of a chunk too much of it to leave empty.
+        let is_worth_it = self.selective.board().is_some() && wanted < RUN && room >= wanted.div_ceil(4);
         if is_worth_it { Some(psn.add(room - 1)) } else { is_pilot.then_some(psn) }
     }
 
