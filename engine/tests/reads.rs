@@ -1,10 +1,11 @@
 //! READs and atomics as the requester sees them: chunks, responses, lost responses, fence, limits.
 
+use urxe_engine::attr::QpAttr;
 use urxe_engine::{
     Access, Data, DropReason, Pd, QpState, Recipient, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode,
     WcStatus,
 };
-use urxe_sim::single_qp::{MTU, Sent, SingleQp};
+use urxe_sim::single_qp::{MTU, SQ_PSN, Sent, SingleQp};
 use urxe_wire::{Aeth, AtomicAckEth, Credits, Ext, Msn, NakCode, Operation as O, RKey, Reth, RnrTimer, Syndrome};
 
 const REMOTE: Remote = Remote { addr: 0x1234_5678_9A00, r_key: RKey(0x77) };
@@ -493,5 +494,31 @@ fn buffers_that_may_not_be_written() {
         qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[1; 8]);
         assert_eq!(qp.completed(), [(1, WcStatus::LocalProtectionError)]);
         assert_eq!(qp.node.memory().peek(qp.local.addr, 8), [0; 8]);
+    }
+}
+
+/// A READ that is a little longer than a chunk takes equal ones, none of which is longer than the window.
+#[test]
+fn chunks_fit_the_window() {
+    for (window, max_rd_atomic, packets, lengths) in
+        [(32, 4, 9, &[9][..]), (32, 4, 12, &[6, 6]), (32, 1, 40, &[32, 8]), (3, 1, 4, &[3, 1])]
+    {
+        let mut qp = SingleQp::reset(|setup, _| setup.window = window);
+        qp.go_to(QpState::Rts, &QpAttr { max_rd_atomic, ..SingleQp::attr() });
+        qp.post(1, SendOp::Read(REMOTE), packets * 256);
+        let mut asked = vec![];
+        let mut first = SQ_PSN;
+        while asked.iter().sum::<u32>() < packets {
+            let chunks: Vec<_> = qp.sent().iter().map(|sent| reth(sent).1 / 256).collect();
+            assert!(!chunks.is_empty(), "{window}: {asked:?} and no more");
+            asked.extend(&chunks);
+            for length in chunks {
+                let last = first + length - 1;
+                (first..=last).for_each(|psn| part(&mut qp, psn, first, last));
+                first = last + 1;
+            }
+        }
+        assert_eq!(asked, lengths, "a window of {window}");
+        assert_eq!(qp.completed(), [(1, OK)]);
     }
 }

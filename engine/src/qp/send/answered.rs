@@ -33,7 +33,7 @@ impl Reliable {
         // Several chunks at once keep the responder busy while the next is asked for; small ones would not pay.
         let share = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1);
         // As many of about that size as there are, of one length: each request may be lost, and stop all answers.
-        let wanted = remaining.div_ceil(((remaining + share / 2) / share).max(1));
+        let wanted = remaining.div_ceil(((remaining + share / 2) / share).max(1)).min(window);
         let room = window.saturating_sub(in_flight);
         if room >= wanted {
             return Some(psn.add(wanted - 1));
