@@ -335,7 +335,7 @@ fn on_several_paths_an_ack_leaves_behind_what_is_kept() {
 //= type=test
 //# With selective repeat an answer to a duplicate SHOULD leave before answers to requests behind it.
 #[test]
-fn what_is_missing_of_a_read_is_answered_first() {
+fn missing_parts_of_a_read_are_answered_first() {
     let is_agreed = [agreed(), SingleQp::rts()];
     let [first, in_turn] = is_agreed.map(|mut qp| {
         let part = |qp: &SingleQp, nth: u64, packets: u32| {
