@@ -23,8 +23,8 @@ pub(super) struct Agreement {
     pub(super) tell_by: Option<Instant>,
     /// PSN behind the last request that came out of order: another one is behind a new gap.
     pub(super) behind: Option<Psn>,
-    /// Requests that are to be told of at once.
-    pub(super) at_once: u8,
+    /// Requests until one that is to be told of at once; 0: none is.
+    pub(super) until_told: u8,
     /// Requests that arrived more than once.
     pub(super) duplicates: u32,
     /// Knowledge of the peer's requester that answers may come in any order.

@@ -23,8 +23,8 @@ const MOST_OFFERS: u8 = 8;
 const FIRST_INTERVAL: u32 = 64;
 /// Requests out of order that one selective acknowledgement tells of.
 const TOGETHER: u8 = 16;
-/// Requests behind a new gap that are told of at once: as many as make the requester take what is missing for lost.
-const AT_ONCE: u8 = 3;
+/// Requests behind a new gap of which the last is told of at once: as many as make the requester take what is missing for lost.
+const ENOUGH: u8 = 3;
 /// Time within which the first of these is told of, whatever comes: the requester takes for lost what it hears nothing of.
 const TELL_WITHIN: Duration = Duration::from_micros(100);
 
@@ -186,19 +186,19 @@ impl<H: Host> QueuePair<H> {
             agreement.behind = Some(psn.next());
         }
         if ahead > 0 {
-            agreement.at_once = AT_ONCE;
+            agreement.until_told = ENOUGH;
         } else if ahead < 0 {
-            agreement.at_once = agreement.at_once.max(1);
+            agreement.until_told = 1;
         }
     }
 
-    /// Notes that a request came out of order, or filled a part of a gap. The peer is told at once of those behind a new gap and where the
-    /// request asks for it, and else of several together.
+    /// Notes that a request came out of order, or filled a part of a gap. The peer is told at once when enough have come behind a new gap
+    /// and where the request asks for it, and else of several together.
     fn note_untold(&mut self, io: &Io<'_, H>, is_asked: bool) {
         let agreement = &mut self.agreement;
         agreement.untold = agreement.untold.saturating_add(1);
-        agreement.owes_ack |= is_asked || agreement.at_once > 0 || agreement.untold >= TOGETHER;
-        agreement.at_once = agreement.at_once.saturating_sub(1);
+        agreement.owes_ack |= is_asked || agreement.until_told == 1 || agreement.untold >= TOGETHER;
+        agreement.until_told = agreement.until_told.saturating_sub(1);
         if !agreement.owes_ack && agreement.tell_by.is_none() {
             agreement.tell_by = Some(io.now() + TELL_WITHIN);
         }
