@@ -246,7 +246,8 @@ fn all_files(folder: &Path) -> Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
         match entry.file_type()? {
-            kind if kind.is_dir() && entry.file_name() == "target" => {}
+            // Corpora are no sources, and their folders come and go.
+            kind if kind.is_dir() && (entry.file_name() == "target" || entry.file_name() == "corpus") => {}
             kind if kind.is_dir() => found.extend(all_files(&entry.path())?),
             kind if kind.is_file() => found.push(entry.path()),
             _ => {}

@@ -82,7 +82,8 @@ impl Process {
     pub fn is_asleep(&self) -> Result<bool> {
         for task in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
             // The name, in parentheses, may hold anything.
-            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            // A thread that ends while they are listed is none that sleeps.
+            let Ok(stat) = fs::read_to_string(task?.path().join("stat")) else { return Ok(false) };
             if !stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" S ")) {
                 return Ok(false);
             }

@@ -161,8 +161,9 @@ pub fn wakes_of_our_thread(span: Duration) -> Result<u64> {
 fn sleeps_of_our_thread() -> Result<Option<u64>> {
     for entry in fs::read_dir("/proc/self/task")? {
         let task = entry?.path();
-        if fs::read_to_string(task.join("comm"))? == "urxe\n" {
-            let status = fs::read_to_string(task.join("status"))?;
+        // Threads that have ended meanwhile cannot be read.
+        if fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "urxe\n") {
+            let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
             let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
             return Ok(Some(line.context("no such line")?.trim().parse()?));
         }

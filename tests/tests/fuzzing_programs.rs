@@ -12,6 +12,9 @@ use urxe_tests::{Finished, Launcher, Process, TIMEOUT, wait_until};
 /// Report of AddressSanitizer about the planted mistake.
 const FOUND: &str = "AddressSanitizer: heap-buffer-overflow";
 
+/// A server that has no processor for two seconds has not ended.
+const LATE: [&str; 2] = ["--timeout", "20000"];
+
 /// Builds a program of the guide's folder.
 fn built(folder: &Path, name: &str, sources: &[&str], options: &[&str]) -> Result<String> {
     built_by("gcc", folder, name, sources, options)
@@ -171,15 +174,18 @@ fn a_planted_overflow_is_found_by_the_generator() -> Result<()> {
     let began = Instant::now();
     let said = urxe(
         &launcher,
-        &[&["inject", "--cm", "127.0.0.1:7471", "--generate", "20000", "--seed", "5"], &corpus[..]].concat(),
+        &[&["inject", "--cm", "127.0.0.1:7471", LATE[0], LATE[1], "--generate", "20000", "--seed", "5"], &corpus[..]]
+            .concat(),
     )?;
     ensure!(said.status.code() == Some(1) && said.stdout.contains("found: no other connection"), "{said}");
     let executions = said.stdout.split_once(" executions, ").context("no executions")?.0;
     told("`urxe inject --generate`, seed 5", began, Some(executions.parse()?));
     found(server)?;
     // What was saved finds it again.
+    let script = fs::read_to_string(saved)?.replace("expect ack\n", "expect ack within=20s\n");
+    fs::write(saved, script)?;
     let server = self::server(&launcher, &[])?;
-    let said = urxe(&launcher, &["inject", "--cm", "127.0.0.1:7471", "--quiet", "--script", saved])?;
+    let said = urxe(&launcher, &["inject", "--cm", "127.0.0.1:7471", LATE[0], LATE[1], "--quiet", "--script", saved])?;
     ensure!(said.status.code() == Some(1) && said.stderr.contains("was expected"), "{said}");
     found(server)
 }
@@ -192,7 +198,7 @@ fn a_planted_overflow_is_found_by_a_replay() -> Result<()> {
     let capture = launcher.tmp().join("client.pcapng");
     let capture = capture.to_str().context("a path that is not UTF-8")?;
     launcher.try_run(&["--pcap", capture], &[&client, "127.0.0.1", "7471", "6"])?.success()?;
-    let said = urxe(&launcher, &["replay", capture, "--cm", "127.0.0.1:7471"])?.success()?;
+    let said = urxe(&launcher, &["replay", capture, "--cm", "127.0.0.1:7471", LATE[0], LATE[1]])?.success()?;
     // The store has the key by now that the first GET did not find then.
     ensure!(said.stdout.contains("with another payload from byte 0"), "{said}");
     ensure!(said.stdout.contains("6 packets sent, rounds: 1, differences from the capture: 1\n"), "{said}");
@@ -275,7 +281,7 @@ fn private_data_of_programs_tells_keys() -> Result<()> {
 
     // What the captured client wrote is written again, to where the new server has its memory.
     let server = serve()?;
-    let said = urxe(&launcher, &["replay", capture, "--cm", "127.0.0.1:7471"])?.success()?;
+    let said = urxe(&launcher, &["replay", capture, "--cm", "127.0.0.1:7471", LATE[0], LATE[1]])?.success()?;
     let count = |words: &str| said.stdout.lines().filter(|line| line.contains(words)).count();
     ensure!(count("> RC RDMA WRITE Only") > 0 && count(" Nak ") == 0, "{said}");
     drop(server);
@@ -285,7 +291,11 @@ fn private_data_of_programs_tells_keys() -> Result<()> {
     let script = "let va=be64@24\nlet rkey=be32@32\nWRITE_ONLY va=$va rkey=$rkey \"x\"\nexpect ack within=60s\nWRITE_ONLY va=$va rkey=$rkey+1 \"x\"\nexpect nak within=60s\n";
     let script = file(&launcher, "script", script.as_bytes())?;
     let data = "u8:1 u8:0 be16:16 zero*36";
-    urxe(&launcher, &["inject", "--cm", "127.0.0.1:7471", "--private-data", data, "--script", &script])?.success()?;
+    urxe(
+        &launcher,
+        &["inject", "--cm", "127.0.0.1:7471", LATE[0], LATE[1], "--private-data", data, "--script", &script],
+    )?
+    .success()?;
     Ok(())
 }
 

@@ -145,7 +145,8 @@ fn ipoib_has_its_ipv6_addresses_again_with_a_larger_mtu() -> Result<()> {
             let log = std::fs::read_to_string(cable.log(0));
             format!("interfaces: {told:#?}\nmanagers: {managers:?}\nopensm: {}", log.unwrap_or_default())
         })?;
-        ensure!(interfaces[0].stderr_so_far().contains("ib0: no IPv6 at an MTU of 508"));
+        // It is told when the MTU is set.
+        wait_until("it is told why", || Ok(interfaces[0].stderr_so_far().contains("ib0: no IPv6 at an MTU of 508")))?;
         kill(opensm)?;
         wait_for("mtu 4092 ", &BOTH)?;
         ping()?;

@@ -119,17 +119,19 @@ fn with_opensm(options: &[&str], test: impl FnOnce(&Cable<'_>) -> Result<()>) ->
 fn opensm_hears_of_the_first_and_the_last_process() -> Result<()> {
     with_opensm(&[], |cable| {
         let program = compile_for(cable)?;
-        let ports = || Ok::<_, anyhow::Error>(ports_of(&cable.say(0, &["saquery", "--smkey", "1", "MCMR"])?, GROUP));
+        // By itself it waits for a second, and asks once.
+        let query = ["saquery", "-t", "20000", "--smkey", "1", "MCMR"];
+        let ports = || Ok::<_, anyhow::Error>(ports_of(&cable.say(0, &query)?, GROUP));
         let join = || {
             let mut process = cable.spawn(1, &[&program, "10.77.0.2", "239.7.7.7"])?;
             wait_for(&mut process, "joined ", 1)?;
             Ok::<_, anyhow::Error>(process)
         };
         let (first, second) = (join()?, join()?);
-        ensure!(ports()? == ["fe80::200:5efe:a4d:2"], "{:?}", ports()?);
+        wait_until("the port is in the group", || Ok(ports()? == ["fe80::200:5efe:a4d:2"]))?;
         kill(first)?;
         let third = join()?;
-        ensure!(ports()?.len() == 1);
+        wait_until("the port is in the group still", || Ok(ports()?.len() == 1))?;
         kill(second)?;
         kill(third)?;
         wait_until("opensm has nobody in the group", || Ok(ports()?.is_empty()))
@@ -155,7 +157,9 @@ fn programs_hear_that_their_memberships_have_ended() -> Result<()> {
         let opensm = cable.opensm(0, &[])?;
         let ended = format!("ended {}\n", -libc::ENETRESET);
         wait_for(&mut process, &ended, 1)?;
-        let ports = || Ok::<_, anyhow::Error>(ports_of(&cable.say(0, &["saquery", "--smkey", "1", "MCMR"])?, GROUP));
+        // By itself it waits for a second, and asks once.
+        let query = ["saquery", "-t", "20000", "--smkey", "1", "MCMR"];
+        let ports = || Ok::<_, anyhow::Error>(ports_of(&cable.say(0, &query)?, GROUP));
         wait_until("the program has joined at opensm", || Ok(ports()? == ["fe80::200:5efe:a4d:2"]))?;
         let count = process.stdout_so_far().matches(&ended).count();
         kill(opensm)?;
@@ -176,9 +180,11 @@ fn groups_by_mgid() -> Result<()> {
     let mut process = subnet.spawn(subnet.server(), &[&program, "10.77.0.1", mgid, "udp", "sendonly"])?;
     wait_for(&mut process, &format!("joined {mgid} 0x1234567\n"), 1)?;
     let host = subnet.client();
-    wait_until(mgid, || Ok(members(host, &subnet, mgid)? == [PORT]))?;
-    let said = subnet.run(host, &["saquery", "MCMR"])?.stdout;
-    ensure!(said.contains("JoinState...............0x8"), "{said}");
+    // Each saquery begins anew, and may not have heard of the other host.
+    wait_until(mgid, || {
+        let said = subnet.run(host, &["saquery", "MCMR"])?.stdout;
+        Ok(ports_of(&said, mgid) == [PORT] && said.contains("JoinState...............0x8"))
+    })?;
     kill(process)
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use urxe_tests::{Leftovers, PingPong, World, wait_until};
+use urxe_tests::{Leftovers, Perftest, PingPong, World, wait_until};
 
 /// Pairs of which one end is killed now and then, and which are started anew.
 const MORTAL: usize = 4;
@@ -32,7 +32,8 @@ fn others_finish_whoever_dies() -> Result<()> {
     let mut ways = ["udp", "shm"].into_iter().cycle();
     while left > 0 {
         let world = World::new()?;
-        world.host().set_env("URXE_LOOPBACK", ways.next().context("a cycle")?);
+        let way = ways.next().context("a cycle")?;
+        world.host().set_env("URXE_LOOPBACK", way);
         // A steady pair that fails says whether it has ever had an answer; not in each world, since explanations stand in the data path.
         if random(2) == 0 {
             world.host().set_env("URXE_EXPLAIN", "failure");
@@ -44,7 +45,18 @@ fn others_finish_whoever_dies() -> Result<()> {
         if mortal_first {
             mortal.push(endless.start(world.host(), world.host())?);
         }
-        let mut steady = (0..STEADY).map(|_| finite.start(world.host(), world.host())).collect::<Result<Vec<_>>>()?;
+        // Over UDP ibv_rc_pingpong gives up a peer that is not heard for half a second; until there is another owner of the port, and
+        // each has had its turn, it may take longer: ACK timeouts of a second.
+        let patient = ["-e", "-u", "18", "-n", "4000", "-s", "4096"];
+        let start = |_| -> Result<Box<dyn FnOnce() -> Result<()>>> {
+            if way == "udp" {
+                let pair = Perftest::start("ib_send_lat", &patient, world.host(), world.host())?;
+                return Ok(Box::new(move || pair.finish()));
+            }
+            let pair = finite.start(world.host(), world.host())?;
+            Ok(Box::new(move || pair.finish()))
+        };
+        let mut steady = (0..STEADY).map(start).collect::<Result<Vec<_>>>()?;
         while mortal.len() < MORTAL {
             mortal.push(endless.start(world.host(), world.host())?);
         }
@@ -58,7 +70,7 @@ fn others_finish_whoever_dies() -> Result<()> {
             left -= 1;
         }
         for (index, pair) in steady.drain(..).enumerate() {
-            pair.finish().with_context(|| format!("steady pair {index}, after {} deaths", kills - left))?;
+            pair().with_context(|| format!("steady pair {index}, after {} deaths", kills - left))?;
         }
         drop(mortal);
         wait_until("nothing is left behind", || Ok(Leftovers::on(world.host())?.is_empty()))?;

@@ -72,8 +72,13 @@ fn rdma_resource_shows_the_objects_of_each_process() -> Result<()> {
             sleep 0.1
         done
         echo \"$all\"
-        qpn=$(rdma resource show qp | sed -n '1s/.*lqpn \\([0-9]*\\) .*/\\1/p')
-        rdma -j resource show qp lqpn $qpn
+        for attempt in $(seq 50); do
+            qpn=$(rdma resource show qp | sed -n '1s/.*lqpn \\([0-9]*\\) .*/\\1/p')
+            one=$(rdma -j resource show qp lqpn ${{qpn:-0}}) || one=
+            case \"$one\" in *lqpn*) break;; esac
+            sleep 0.1
+        done
+        echo \"$one\"
         kill $server $listener; wait $server $listener || true
         rdma -j resource"
     ))?;
