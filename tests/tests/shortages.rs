@@ -53,8 +53,8 @@ fn no_buffers_to_send_from_now_and_then() -> Result<()> {
 #[test]
 fn a_firewall_that_lets_nothing_out_for_a_while() -> Result<()> {
     let (world, other) = World::linked()?;
-    // Seven tries of half a second.
-    let stream = Perftest::start("ib_write_bw", &["-u", "17", "-D", "20"], world.host(), &other)?;
+    // Eight tries of two seconds: nft(8) has to be started several times meanwhile.
+    let stream = Perftest::start("ib_write_bw", &["-u", "19", "-D", "20"], world.host(), &other)?;
     wait_until("packets flow", || Ok(other.packets_sent("veth0")? > 1000))?;
     // sendmsg says EPERM where the way out drops a packet.
     const WALL: &str = "add table inet wall; add chain inet wall out { type filter hook output priority 0; }; \

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::descriptors::{Stranger, open_numbers};
-use urxe_tests::in_world;
 use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::pair::works;
 use urxe_tests::verbs::{Context, Op, Options, Pair, SendWr};
+use urxe_tests::{in_world, wakes_of_our_thread};
 
 /// Closes every descriptor, uses the numbers again, and then closes the device. `destroys`: its objects before.
 fn close_all(destroys: bool) -> Result<()> {
@@ -16,6 +17,8 @@ fn close_all(destroys: bool) -> Result<()> {
     let context = Context::open()?;
     let pair = Pair::on(&context, &Options { events: true, ..Options::default() })?;
     works(&pair)?;
+    // No thread can be kept from using a number between its look at it and the call.
+    wakes_of_our_thread(Duration::ZERO)?;
     // SAFETY: an open context.
     let raw = unsafe { &*context.raw() };
     // Those are libibverbs' to close, whatever they are: no number of theirs is used again.
@@ -62,6 +65,7 @@ fn a_child_of_fork_keeps_descriptors_that_are_somebody_elses() {
         let before = open_numbers()?;
         let context = Context::open()?;
         std::mem::forget(Pair::on(&context, &Options::default())?);
+        wakes_of_our_thread(Duration::ZERO)?;
         // SAFETY: an open context.
         let library = unsafe { (*context.raw()).cmd_fd };
         let mut numbers = open_numbers()?;
@@ -96,6 +100,7 @@ fn messages_leave_sockets_alone_that_are_somebody_elses() {
         let context = Context::open()?;
         let pair = Pair::on(&context, &Options { events: true, ..Options::default() })?;
         let (local, remote) = (pair.near.region(64)?, pair.far.region(64)?);
+        wakes_of_our_thread(Duration::ZERO)?;
         // SAFETY: an open context.
         let raw = unsafe { &*context.raw() };
         let channels = [&pair.near, &pair.far].map(|end| end.channel.as_ref().map_or(-1, |channel| channel.fd()));
