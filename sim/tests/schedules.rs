@@ -51,6 +51,16 @@ fn quarter(offset: u64) {
     }
 }
 
+/// Schedules that failed among a million: more READs than there are resources for, as an answer that was leaving was given twice; a
+/// requester without a timer, as its window was full when the time of a receiver that was not ready was over; an answer in parts, to a
+/// requester that had not heard of selective repeat.
+#[test]
+fn schedules_that_failed_once() {
+    for seed in [358_484, 579_437, 117_555, 69_048, 20_885, 141_339] {
+        check(&Scenario::from_seed(seed));
+    }
+}
+
 #[test]
 fn schedules_first_quarter() {
     quarter(0);

@@ -355,3 +355,25 @@ fn missing_parts_of_a_read_are_answered_first() {
     });
     assert_eq!((first, in_turn), (vec![2, 0, 3, 4], vec![3, 4, 2, 0]));
 }
+
+/// The rest of a response that is leaving is not answered twice: with all of it the requester would ask for more than there are responder
+/// resources for.
+#[test]
+fn the_rest_of_a_response_that_leaves_is_no_duplicate() {
+    const FIRST: u32 = 10;
+    const SECOND: u32 = 50;
+    let mut qp = agreed();
+    let asks = |qp: &mut SingleQp, nth: u32, packets: u32| {
+        let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: packets * 256 };
+        qp.gets(O::ReadRequest, RQ_PSN + nth, Ext::Reth(reth), &[]);
+    };
+    let psns = |qp: &mut SingleQp| qp.sent().iter().map(|sent| sent.header.bth.psn.get() - RQ_PSN).collect::<Vec<_>>();
+    asks(&mut qp, 0, FIRST);
+    asks(&mut qp, FIRST, SECOND);
+    qp.node.nic().set_room(40);
+    assert_eq!(psns(&mut qp), (0..40).collect::<Vec<_>>());
+    asks(&mut qp, FIRST, SECOND);
+    qp.node.nic().set_room(usize::MAX);
+    assert_eq!(psns(&mut qp), (FIRST..FIRST + SECOND).collect::<Vec<_>>());
+    assert_eq!(qp.sent(), [""; 0]);
+}

@@ -231,6 +231,21 @@ impl ResponseQueue {
         self.responses.iter().any(wanted)
     }
 
+    /// Has the first answer to a READ, of which part has left, that at `psn`, and not that at `last`, go on from `psn`. False if there is
+    /// none such.
+    pub(in crate::qp) fn rewind(&mut self, psn: Psn, last: Psn) -> bool {
+        let leaving = self.responses.iter_mut().find_map(|response| match response {
+            Response::Read(read) if !read.replayed && psn.distance_from(read.first) >= 0 => {
+                (psn.distance_from(read.next) < 0 && last.distance_from(read.next) >= 0).then_some(read)
+            }
+            _ => None,
+        });
+        leaving.is_some_and(|read| {
+            read.next = psn;
+            true
+        })
+    }
+
     /// Responder resources in use: READs and atomics not answered yet.
     pub(in crate::qp) fn unanswered(&self) -> usize {
         self.responses.iter().filter(|response| !response.is_replayed()).count()

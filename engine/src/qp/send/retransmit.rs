@@ -82,7 +82,7 @@ impl Reliable {
     }
 
     /// The peer has receive WQEs for `wqes` messages beyond those before `snd_una`. If any, there is no need to wait
-    /// for the end of an RNR timer.
+    /// for the end of an RNR timer; but for an answer to what is outstanding, if the window lets nothing more out.
     pub(in crate::qp) fn credits(&mut self, wqes: Option<u32>) {
         // A SEND acknowledged in part has its WQE already.
         let partial = self.queue.front().is_some_and(|wqe| {
@@ -90,8 +90,8 @@ impl Reliable {
                 && wqe.wr.op.is_send()
         });
         self.credit.promise(wqes, partial);
-        if wqes.is_some_and(|wqes| wqes > 0) {
-            self.rnr_deadline = None;
+        if wqes.is_some_and(|wqes| wqes > 0) && self.rnr_deadline.take().is_some() {
+            self.untimed = true;
         }
     }
 
@@ -221,6 +221,7 @@ impl Reliable {
         if let Some(deadline) = self.rnr_deadline {
             if deadline <= now {
                 self.rnr_deadline = None;
+                self.untimed = true;
             }
             return Ok(());
         }
