@@ -202,13 +202,18 @@ impl Subnet {
     /// Runs a program whose two ends meet at a TCP port, which `port_option` names, to the success of both. Returns what the
     /// client has printed.
     pub fn exchange(&self, port_option: &str, words: &[&str]) -> Result<Finished> {
+        let (server, client) = self.try_exchange(port_option, words)?;
+        ensure!(client.status.success() && server.status.success(), "{client}\n{server}");
+        Ok(client)
+    }
+
+    /// Runs a program whose two ends meet at a TCP port, which `port_option` names: server and client.
+    pub fn try_exchange(&self, port_option: &str, words: &[&str]) -> Result<(Finished, Finished)> {
         let (host, port) = (self.server(), self.server().next_port());
         let port_text = port.to_string();
         let words = [words, &[port_option, &port_text]].concat();
         let server = wait_for_listener(host, self.spawn(host, &words)?, port)?;
         let client = self.try_run(self.client(), &[&words[..], &[&self.address()]].concat())?;
-        let server = server.finish(TIMEOUT)?;
-        ensure!(client.status.success() && server.status.success(), "{client}\n{server}");
-        Ok(client)
+        Ok((server.finish(TIMEOUT)?, client))
     }
 }

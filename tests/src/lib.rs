@@ -71,7 +71,7 @@ pub use infiniband::{DIAGNOSTICS, REFUSED_DIAGNOSTICS, Subnet, ask_again, compil
 pub use inside::{in_world, in_world_over_udp, in_world_with, is_inside};
 pub use launcher::Launcher;
 pub use perftest::Perftest;
-pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, wait_for_listener};
+pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, ping_pong, wait_for_listener};
 pub use process::{Finished, Process, TIMEOUT};
 pub use procfs::{Leftovers, memory_of_our_own, memory_of_our_share, port_owner, wakes_of_our_thread};
 pub use snapshot::Snapshot;

@@ -25,7 +25,7 @@ const FIRST_INTERVAL: u32 = 64;
 const TOGETHER: u8 = 16;
 /// Requests behind a new gap of which the last is told of at once: as many as make the requester take what is missing for lost.
 const ENOUGH: u8 = 3;
-/// Time within which the first of these is told of, whatever comes: the requester takes for lost what it hears nothing of.
+/// Time within which a request out of order is told of, whatever comes: the requester takes for lost what it hears nothing of.
 const TELL_WITHIN: Duration = Duration::from_micros(100);
 
 impl<H: Host> QueuePair<H> {

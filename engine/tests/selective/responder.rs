@@ -249,7 +249,7 @@ fn gets_send(qp: &mut SingleQp, psn: u32, asks: bool) {
     qp.gets_changed(O::SendOnly, psn, Ext::None, b"message", |bth| bth.ack_req = asks);
 }
 
-/// One selective acknowledgement tells of many, unless the peer asks for it, or packets of one path are the third behind a new gap.
+/// A selective acknowledgement tells of many packets, unless the peer asks for it, or packets of one path are the third behind a new gap.
 #[test]
 fn many_are_told_of_together() {
     let told = |paths: u8, asks: Option<u32>| {

@@ -5,7 +5,7 @@ use urxe_wire::{Ext, Packet, Psn, Reth};
 
 use super::recv_wqe::find_srq;
 use super::responder::Replay;
-use super::response_queue::{ReadResponse, Response};
+use super::response_queue::{ReadResponse, Response, Turn};
 use crate::event::{DropReason, Event};
 use crate::host::{Consumer, Host, Io};
 use crate::qp::QueuePair;
@@ -37,12 +37,12 @@ impl<H: Host> QueuePair<H> {
 
     /// Answers a duplicate. False if too many wait already.
     fn replay(&mut self, response: Response) -> bool {
-        let (most, is_first) = (self.most_replays(), self.keeps_packets());
-        let responses = &mut self.responder.responses;
         //= spec/selective.md#sel-013
         //# With selective repeat an answer to a duplicate SHOULD leave before answers to requests behind it.
         // What is missing keeps all behind it from completing.
-        if is_first { responses.replay_first(response, most) } else { responses.replay(response, most) }
+        let turn = if self.keeps_packets() { Turn::BeforeFirstAnswers } else { Turn::Last };
+        let most = self.most_replays();
+        self.responder.responses.replay(response, turn, most)
     }
 
     //= spec/responder.md#rsp-004
@@ -103,7 +103,8 @@ impl<H: Host> QueuePair<H> {
         if self.responder.responses.is_coming(coming) {
             return true;
         }
-        // The requester would have all of it, and ask for more than there are resources for, while the rest of the first answer takes one.
+        // The first answer goes on from there. Were this part answered beside it, the requester would have all of the READ while the
+        // rest of the first answer still takes a responder resource, and its next READ would be one too many.
         if self.keeps_packets() && self.responder.responses.rewind(psn, last) {
             return true;
         }

@@ -1,9 +1,8 @@
 //! Answers of the responder on their way out: acknowledgements, READ responses, atomic results.
 //!
-//! They leave in the order of their PSNs, but for answers to duplicates, which leave in their turn; with selective repeat before the
-//! others. At most one acknowledgement waits, behind everything else, because a
-//! later one says all that an earlier one did, and so does a response (IBA 9.7.5.1.2). READs and atomics
-//! are bounded by the responder resources, and so is everything.
+//! Answers leave in the order of their PSNs, but for those to duplicates, which leave in their turn, and before all others with
+//! selective repeat. At most one acknowledgement waits, behind everything else, because a later one says all that an earlier one did,
+//! and so does a response (IBA 9.7.5.1.2). The responder resources bound READs and atomics, and so everything.
 
 use alloc::collections::VecDeque;
 
@@ -85,6 +84,15 @@ impl Response {
             Self::Refusal { .. } => true,
         }
     }
+}
+
+/// Place of an answer to a duplicate among the responses that wait.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp) enum Turn {
+    /// Place behind all of them.
+    Last,
+    /// Place behind other duplicates, before what was never answered.
+    BeforeFirstAnswers,
 }
 
 /// Packets of READ responses in one call of [`transmit`](ResponseQueue::transmit).
@@ -205,24 +213,18 @@ impl ResponseQueue {
 
     /// Answers a duplicate again, before what is acknowledged behind it. `false` if `most` duplicates wait
     /// already: the requester will ask again.
-    pub(in crate::qp) fn replay(&mut self, response: Response, most: u8) -> bool {
-        self.replay_at(self.responses.len(), response, most)
-    }
-
-    /// Answers a duplicate again, behind other duplicates and before what was never answered.
-    pub(in crate::qp) fn replay_first(&mut self, response: Response, most: u8) -> bool {
-        let at = self.responses.iter().take_while(|response| response.is_replayed()).count();
-        self.replay_at(at, response, most)
-    }
-
-    fn replay_at(&mut self, at: usize, response: Response, most: u8) -> bool {
+    pub(in crate::qp) fn replay(&mut self, response: Response, turn: Turn, most: u8) -> bool {
         let waiting = self.responses.iter().filter(|response| response.is_replayed()).count();
         //= spec/responder.md#rsp-023
         //# A flood of duplicates MUST NOT make anything grow.
         if waiting >= usize::from(most) {
             return false;
         }
-        self.responses.insert(at, response);
+        let before = match turn {
+            Turn::Last => self.responses.len(),
+            Turn::BeforeFirstAnswers => self.responses.iter().take_while(|response| response.is_replayed()).count(),
+        };
+        self.responses.insert(before, response);
         true
     }
 

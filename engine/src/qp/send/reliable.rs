@@ -54,7 +54,7 @@ pub(in crate::qp) struct Reliable {
     pub(super) ack_deadline: Option<Instant>,
     pub(super) rnr_deadline: Option<Instant>,
     pub(super) probe: TailLossProbe,
-    /// A packet was sent for which a timer is to start ([`start_timers`](Self::start_timers)).
+    /// A timer is to start ([`start_timers`](Self::start_timers)): a packet was sent, or the wait for a receiver that was not ready is over.
     pub(super) untimed: bool,
     pub(super) ack_timer: AckTimer,
     /// ACK timeouts since the last answer.

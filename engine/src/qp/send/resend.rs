@@ -20,17 +20,9 @@ const SILENT: u32 = 10;
 impl Reliable {
     /// Place in the queue of the request that this PSN is of.
     pub(super) fn request_of(&self, psn: Psn) -> Option<usize> {
-        let span = |nth| self.queue.get(nth).and_then(|wqe| wqe.sent);
         // Requests take PSNs in their order, those that nothing is sent of none.
-        let (mut first, mut end) = (0, self.queue.len());
-        while first < end {
-            let middle = usize::midpoint(first, end);
-            match span(middle) {
-                Some(span) if span.last.distance_from(psn) < 0 => first = middle + 1,
-                Some(_) | None => end = middle,
-            }
-        }
-        span(first)?.contains(psn).then_some(first)
+        let nth = self.queue.partition_point(|wqe| wqe.sent.is_some_and(|span| span.last.distance_from(psn) < 0));
+        self.queue.get(nth)?.sent?.contains(psn).then_some(nth)
     }
 
     /// Time at which overtaken packets count as lost.

@@ -221,6 +221,7 @@ impl Reliable {
         if let Some(deadline) = self.rnr_deadline {
             if deadline <= now {
                 self.rnr_deadline = None;
+                // A window that lets nothing out leaves no packet to start the timer.
                 self.untimed = true;
             }
             return Ok(());

@@ -67,6 +67,19 @@ impl<W: Entry> SendQueue<W> {
         self.get(self.len.wrapping_sub(1))
     }
 
+    /// Number of the oldest WQEs for which `is_before` holds. It holds for none that is younger than one for which it does not.
+    pub(in crate::qp) fn partition_point(&self, is_before: impl Fn(&W) -> bool) -> usize {
+        let (mut first, mut end) = (0, self.len);
+        while first < end {
+            let middle = usize::midpoint(first, end);
+            match self.get(middle) {
+                Some(wqe) if is_before(wqe) => first = middle + 1,
+                _ => end = middle,
+            }
+        }
+        first
+    }
+
     /// All, oldest first.
     pub(in crate::qp) fn iter(&self) -> impl Iterator<Item = &W> {
         (0..self.len).filter_map(|nth| self.get(nth))
@@ -138,6 +151,10 @@ mod tests {
             assert_eq!(queue.get(nth).map(|wqe| wqe.wr.wr_id), Some(*id));
         }
         assert!(queue.get(all.len()).is_none());
+        for (nth, id) in all.iter().enumerate() {
+            assert_eq!(queue.partition_point(|wqe| wqe.wr.wr_id < *id), nth);
+        }
+        assert_eq!(queue.partition_point(|_| true), all.len());
         all
     }
 
