@@ -65,7 +65,7 @@ const fn ping() -> Perftest {
     Perftest::latency("ib_write_lat", "-s 8 -n 50000")
 }
 
-/// All of them.
+/// Probes of `make cost`.
 pub const PROBES: &[Probe] = &[
     probe("ib_write_bw 1 MiB, UDP", large(), UDP, Better::More),
     probe("ib_write_bw 8 B, messages, UDP", small(), UDP, Better::More),

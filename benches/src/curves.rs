@@ -20,7 +20,7 @@ pub struct Picture {
     measure: fn(&Host, u32) -> Result<Chart>,
 }
 
-/// All of them.
+/// Curves of `make curves`.
 pub const PICTURES: &[Picture] = &[
     Picture { name: "bandwidth-over-size", measure: over_size },
     Picture { name: "latency-distribution", measure: latencies },

@@ -23,7 +23,7 @@ impl Sample {
         Some((*sorted.first()?, *sorted.last()?))
     }
 
-    /// All of them, by round.
+    /// Values by round.
     pub fn values(&self) -> &[f64] {
         &self.0
     }

@@ -80,7 +80,7 @@ pub(crate) struct InjectArgs {
     /// Send the packets of a script (- is standard input), whose grammar --help prints
     #[arg(long, value_name = "FILE", group = "packets")]
     script: Option<PathBuf>,
-    /// Send N messages that are mutations of those in --corpus, and say when the program is no more
+    /// Send N messages that are mutations of those in --corpus, and say when the program has ended
     #[arg(long, value_name = "N", group = "packets", requires = "corpus")]
     generate: Option<u64>,
     /// A file with one well-formed message; may be given more than once
@@ -95,7 +95,7 @@ pub(crate) struct InjectArgs {
     /// Messages of one connection
     #[arg(long, value_name = "N", default_value_t = 1000)]
     per_connection: u64,
-    /// Write a script with the messages of the last connection here when the program is no more
+    /// Write a script with the messages of the last connection here when the program has ended
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 }
@@ -110,7 +110,7 @@ pub(crate) struct ReplayArgs {
     /// Queue pair in the capture whose place the live program has [default: the one that got the first request]
     #[arg(long, value_name = "QPN", value_parser = crate::trace::qpn)]
     live: Option<u32>,
-    /// Then play it N times more, with mutated payloads
+    /// Repeat it N times, with mutated payloads
     #[arg(long, value_name = "N", default_value_t = 0)]
     mutate: u64,
 }

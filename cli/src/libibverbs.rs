@@ -55,7 +55,7 @@ fn find_provider_dir(library: &[u8]) -> Option<PathBuf> {
     )
 }
 
-/// Whether this machine's libibverbs has a function of this name.
+/// Whether the machine's libibverbs has a function of this name.
 pub(crate) fn exports(name: &str) -> bool {
     let Ok(name) = std::ffi::CString::new(name) else { return false };
     // SAFETY: names; see `path`.

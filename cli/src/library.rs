@@ -22,7 +22,11 @@ pub(crate) fn beside_this_command() -> Result<PathBuf> {
     let library = command.with_file_name(NAME);
     if let Some(bytes) = EMBEDDED {
         unpack(bytes, &command, &library).with_context(|| {
-            format!("writing {}: run `{} doctor` once as a user who may", library.display(), command.display())
+            format!(
+                "writing {}: run `{} doctor` once as a user who may write there",
+                library.display(),
+                command.display()
+            )
         })?;
     }
     ensure!(

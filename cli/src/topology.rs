@@ -96,7 +96,7 @@ struct Pci {
     class: u32,
     ids: Option<Ids>,
     link: Link,
-    /// Whether it has a `<nic>`.
+    /// Whether the node has a `<nic>`.
     has_nic: bool,
     nets: Vec<Net>,
     below: Vec<Self>,

@@ -166,7 +166,7 @@ pub(crate) fn unbound(error: urxe_engine::BindError) {
     }
 }
 
-/// Whether there is anything to be seen in this process.
+/// Whether captures, explanations or strict mode are on in this process.
 fn is_on() -> bool {
     settings::get()
         .as_ref()

@@ -110,7 +110,7 @@ impl QpRecord {
         }
     }
 
-    /// Whether this has not been printed yet.
+    /// Whether a line has not been printed yet.
     pub(super) fn first(&mut self, what: Once) -> bool {
         let first = !self.reported.contains(&what);
         if first {

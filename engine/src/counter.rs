@@ -36,7 +36,7 @@ impl CountedOps {
         self.0
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0

@@ -203,7 +203,7 @@ impl<Q: Quirks> CompletionQueue<Q> {
         Self { queue, late, quirks, capacity, arm, unannounced: 0, overrun: false, moderation: None, untold: None }
     }
 
-    /// Whether it goes by the time at which completions were made.
+    /// Whether completions are delayed or moderated, so that [`push`](Self::push) needs the time.
     #[must_use]
     pub fn wants_time(&self) -> bool {
         self.quirks.delays_completions() || self.moderation.is_some()

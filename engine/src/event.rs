@@ -218,7 +218,7 @@ pub enum Event {
     SentCnp,
     /// A CNP was received (IBA annex A17.9.3).
     ReceivedCnp {
-        /// Whether it slowed the requester; otherwise it changed nothing.
+        /// Whether the CNP slowed the requester; otherwise it changed nothing.
         handled: bool,
     },
 }

@@ -121,7 +121,7 @@ impl<T> KeyTable<T> {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

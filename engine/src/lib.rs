@@ -91,7 +91,8 @@
 //! Events, faults, statuses and errors are tables: a counter, an errno and a text belong to each row, and whoever matches
 //! one shall learn of a new row from the compiler. So they are exhaustive, and a new variant is a breaking change; only what
 //! a caller may well ignore is `#[non_exhaustive]` ([`endpoint::Event`], [`srq::ModifySrqError`], which is EINVAL whatever the
-//! reason, and the quirks of the feature `quirks`).
+//! reason, and the quirks of the feature `quirks`). [`congestion::Algorithm`] is exhaustive, as whoever offers a choice of
+//! algorithms has a name for each.
 //!
 //! # Features
 //!

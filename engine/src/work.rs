@@ -173,37 +173,37 @@ impl SendOp {
         matches!(self, Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// Whether it takes one of the responder's resources: what is answered by more than an acknowledgement.
+    /// Whether the operation takes one of the responder's resources: what is answered by more than an acknowledgement.
     #[must_use]
     pub const fn takes_responder_resource(&self) -> bool {
         self.is_response_bearing() || matches!(self, Self::AtomicWrite(_) | Self::Flush { .. })
     }
 
-    /// Whether it sends nothing.
+    /// Whether the operation sends nothing.
     #[must_use]
     pub const fn is_local(&self) -> bool {
         matches!(self, Self::LocalInvalidate(_) | Self::BindWindow(_))
     }
 
-    /// Whether it is about eight bytes, no more and no less.
+    /// Whether the operation is about exactly eight bytes.
     #[must_use]
     pub const fn is_eight_bytes(&self) -> bool {
         self.is_atomic() || matches!(self, Self::AtomicWrite(_))
     }
 
-    /// Whether it is one of the atomics.
+    /// Whether the operation is an atomic.
     #[must_use]
     pub const fn is_atomic(&self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// Whether it is one of the SENDs.
+    /// Whether the operation is a SEND.
     #[must_use]
     pub const fn is_send(&self) -> bool {
         matches!(self, Self::Send | Self::SendWithImmediate(_) | Self::SendWithInvalidate(_))
     }
 
-    /// Whether it consumes a receive WQE of the peer.
+    /// Whether the operation consumes a receive WQE of the peer.
     #[must_use]
     pub const fn consumes_recv(&self) -> bool {
         self.is_send() || matches!(self, Self::WriteWithImmediate(..))

@@ -15,7 +15,7 @@ fn card(timeout: u8, retry_cnt: u8) -> SingleQp {
 }
 
 /// Milliseconds of packets, and of the error: as the harness of rdma-fault-characterization posts a WRITE to a silent peer.
-fn silence(timeout: u8, retry_cnt: u8) -> (Vec<u128>, u128) {
+fn unanswered_request(timeout: u8, retry_cnt: u8) -> (Vec<u128>, u128) {
     let mut qp = card(timeout, retry_cnt);
     qp.post(1, SendOp::Write(REMOTE), 64);
     let (mut now, mut packets) = (Duration::ZERO, Vec::new());
@@ -34,7 +34,7 @@ fn silence(timeout: u8, retry_cnt: u8) -> (Vec<u128>, u128) {
 /// The timeline of a trial with T=20 in `ack_timeout/NOTES.md`: adaptive retransmissions, and timeouts 8.59 s apart.
 #[test]
 fn the_packets_of_a_trial() {
-    let (packets, error) = silence(20, 7);
+    let (packets, error) = unanswered_request(20, 7);
     let measured = [
         0.0, 20.7, 37.7, 71.4, 138.4, 239.1, 440.4, 977.3, 1782.4, 3930.3, 8225.1, 16815.3, 25405.6, 33995.8, 42585.9,
         51176.1,
@@ -62,7 +62,7 @@ fn errors_within_the_ranges_measured() {
         (14, 6, 3115.2, 3125.2),
         (8, 7, 3540.0, 3662.0),
     ] {
-        let (_, error) = silence(timeout, retry_cnt);
+        let (_, error) = unanswered_request(timeout, retry_cnt);
         let error = error as f64;
         assert!(
             error > least - 1.0 && error < most + 1.0,

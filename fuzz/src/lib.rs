@@ -94,7 +94,7 @@ impl Siege {
         sent.len()
     }
 
-    /// Does what the bytes say until there are none left.
+    /// Carries out the calls that the bytes encode until there are none left.
     ///
     /// # Errors
     /// The bytes are at their end.

@@ -176,7 +176,7 @@ impl Peer<'_> {
                     }
                     Event::Established(_) => return Ok(()),
                     Event::Unreachable => {
-                        return Err(Error::Refused("who asked for the connection is gone".to_owned()));
+                        return Err(Error::Refused("the peer that asked for the connection is gone".to_owned()));
                     }
                     _ => {}
                 }

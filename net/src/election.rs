@@ -3,12 +3,12 @@
 //! The owner of `address` is the process that listens on the abstract name `…/owner/<address>`. Every other process
 //! keeps a connection to it that hangs up when the owner goes, however it goes; then all race for the name.
 //!
-//! A follower of the owner's user is connected at that name, and the two say [wills](crate::last_will) to each other. The owner
+//! A follower of the owner's user is connected at that name, and the two say [last wills](crate::last_will) to each other. The owner
 //! hangs up on everybody else there: another user costs it neither a descriptor nor a look at what he says.
 //!
 //! A follower of another user is connected at `…/liveness/<address>`, where the owner listens and never accepts. The
 //! kernel ends such a connection when its listener is closed, which is all that this follower is to learn. It gets and
-//! gives no wills.
+//! gives no last wills.
 
 use std::io;
 use std::net::SocketAddr;
@@ -122,7 +122,7 @@ impl Role {
         matches!(self, Self::Candidate | Self::Guest { liveness: None, .. })
     }
 
-    /// The connection to who has the wills of this process: the owner, or if it is this, the first of its followers.
+    /// The connection to the neighbour that has the last wills of this process: the owner, or for the owner the first of its followers.
     pub(crate) fn successor(&self) -> Option<&Fd> {
         match self {
             Self::Candidate | Self::Bystander | Self::Guest { .. } => None,

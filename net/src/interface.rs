@@ -129,12 +129,12 @@ impl Interface {
         }
     }
 
-    /// Whether it is administratively up (`ip link set … up`).
+    /// Whether the interface is administratively up (`ip link set … up`).
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP.cast_unsigned() != 0
     }
 
-    /// Whether it is up and has a carrier: as the kernel's rxe says whether its port is active.
+    /// Whether the interface is up and has a carrier: as the kernel's rxe says whether its port is active.
     pub fn is_running(&self) -> bool {
         let running = (libc::IFF_UP | libc::IFF_RUNNING).cast_unsigned();
         self.flags & running == running
@@ -172,7 +172,7 @@ impl Interface {
         self.members.iter().any(|member| member.is_up() && member.addresses().contains(&address))
     }
 
-    /// Whether it is the loopback interface.
+    /// Whether the interface is the loopback interface.
     pub fn is_loopback(&self) -> bool {
         self.flags & libc::IFF_LOOPBACK.cast_unsigned() != 0
     }
@@ -337,7 +337,7 @@ impl Interface {
         Some(to)
     }
 
-    /// Whether this is the default GID, and not an address of the interface.
+    /// Whether the row is the default GID, and not an address of the interface.
     pub(crate) fn is_placeholder(&self, gid: &Gid) -> bool {
         self.gids.first() == Some(gid) && !self.addresses.iter().any(|a| Gid::from(a.ip()) == *gid)
     }

@@ -3,13 +3,13 @@
 //! A kernel tells the peers of a process that was killed that its connections are over. Here the process itself would
 //! have to, so it leaves what it would say with a neighbour, which is there anyhow: the owner of its address, or, if it
 //! is the owner, its first follower. The two are connected over a socket (election.rs); when that hangs up, the
-//! neighbour says it. A process that is alone on its host leaves its wills with a [keeper](crate::last_will_keeper), if there is one;
+//! neighbour says it. A process that is alone on its host leaves its last wills with a [keeper](crate::last_will_keeper), if there is one;
 //! otherwise its peers find out as they would about a host without power.
 //!
 //! Neighbours of other users have no part in this (election.rs): a will names connections, and who knows their names can end
-//! them; and whoever may leave wills has the neighbour send them.
+//! them; and whoever may leave last wills has the neighbour send them.
 //!
-//! Over the connection go wills, and names alone of wills that are taken back. What does not fit into the connection is
+//! Over the connection go last wills, and names alone of those that are taken back. What does not fit into the connection is
 //! not left: it is best effort.
 
 mod own;

@@ -5,7 +5,7 @@
 //! keeper sends what the process has left there and not taken back.
 //!
 //! The keeper is of another network namespace than a process that cannot connect, and of the same as one that can: names belong to
-//! the namespace. Processes of other users are neither heard nor entrusted with wills. Wills of link-local addresses and of
+//! the namespace. Processes of other users are neither heard nor entrusted with last wills. Those of link-local addresses and of
 //! InfiniBand's GIDs, which say nothing without their interface, are not sent.
 
 use core::time::Duration;
@@ -36,14 +36,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long what is left to be done takes at most.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
-/// Keeper of the wills of processes that know its name.
+/// Keeper of the last wills of processes that know its name.
 #[derive(Debug)]
 pub struct LastWillKeeper {
     listener: OwnedFd,
     /// Connections, one for each process.
     clients: Vec<OwnedFd>,
     wills: LastWillStore,
-    /// When more wills are to be sent.
+    /// When more last wills are to be sent.
     next: Option<Instant>,
     /// When connections are accepted again.
     accept_at: Option<Instant>,
@@ -66,7 +66,7 @@ impl LastWillKeeper {
         Self { listener, clients: Vec::new(), wills: LastWillStore::default(), next: None, accept_at: None }
     }
 
-    /// Keeps wills and sends those of processes that end, until the other end of `until` is closed. Then sends what is left, for two
+    /// Keeps last wills and sends those of processes that end, until the other end of `until` is closed. Then sends what is left, for two
     /// seconds at most.
     pub fn run(&mut self, until: BorrowedFd<'_>) {
         while !self.wait(Some(until), None) {

@@ -113,7 +113,7 @@ impl Member {
         self.index
     }
 
-    /// Whether it is administratively up.
+    /// Whether the interface is administratively up.
     pub(crate) fn is_up(&self) -> bool {
         self.is_up
     }

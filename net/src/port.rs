@@ -180,7 +180,7 @@ impl Port {
         self.last_wills.set(&self.fds, will);
     }
 
-    /// Names the [keeper](crate::LastWillKeeper) of wills that no other process of this host and user takes.
+    /// Names the [keeper](crate::LastWillKeeper) of last wills that no other process of this host and user takes.
     pub fn name_last_will_keeper(&self, name: &str) {
         self.last_wills.name_keeper(name);
     }

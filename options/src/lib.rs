@@ -15,6 +15,11 @@
 //! let mistake = Choices::new(|name| (name == "URXE_MTU").then(|| "1000".to_owned())).unwrap_err();
 //! assert!(mistake.to_string().contains("1024"));
 //! ```
+//!
+//! # Enums
+//!
+//! Enums are exhaustive: each variant is a word that an option takes, and a new one is a breaking change, so that the library and the command
+//! learn of it from the compiler.
 #![forbid(unsafe_code)]
 
 mod auto;
@@ -243,7 +248,7 @@ pub const EXPLAIN: Opt = Opt {
     name: "explain",
     variable: "URXE_EXPLAIN",
     value: "0|1|json|failure",
-    help: "Explain on standard error what goes wrong; 0 for not, `failure`: when a process ends with a status other than 0 [default: 1 in CI; under `urxe run` also at a terminal and with --artifacts, else failure]",
+    help: "Explain on standard error what goes wrong; `0`: never, `failure`: when a process ends with a status other than 0 [default: 1 in CI; under `urxe run` also at a terminal and with --artifacts, else failure]",
 };
 
 /// Fault script.
@@ -251,7 +256,7 @@ pub const FAULTS: Opt = Opt {
     name: "faults",
     variable: "URXE_FAULTS",
     value: "SCRIPT|@FILE",
-    help: "What goes wrong on purpose, such as drop=1%,delay=50us..2ms,seed=42",
+    help: "Inject faults, such as drop=1%,delay=50us..2ms,seed=42",
 };
 
 /// Strict mode: reports what works here and will not everywhere.
@@ -259,7 +264,7 @@ pub const STRICT: Opt = Opt {
     name: "strict",
     variable: "URXE_STRICT",
     value: "1|backtrace|write-order",
-    help: "Tell of what works here and will not everywhere; `backtrace`: where in the program, too; `write-order`: also of programs that wait for the last byte of a WRITE",
+    help: "Report what works here and may fail on other devices; `backtrace`: where in the program, too; `write-order`: also of programs that wait for the last byte of a WRITE",
 };
 
 /// Behaviour that is allowed and rarely happens.

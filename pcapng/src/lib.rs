@@ -17,6 +17,10 @@
 //! writer.packet(0, Direction::Received, 1_000, &addresses, &packet, &[]);
 //! assert!(writer.bytes().len() > before + packet.len());
 //! ```
+//!
+//! # Enums
+//!
+//! [`Direction`] is exhaustive: `epb_flags` has no other. `ReadError` is `#[non_exhaustive]`.
 #![forbid(unsafe_code)]
 
 mod frame;

@@ -38,7 +38,7 @@ pub struct Captured {
     pub len: usize,
     /// The payload, where it was asked for ([`read_whole`]).
     pub payload: Vec<u8>,
-    /// Whether it was captured where it left (else where it came in); `None` if the capture does not say.
+    /// Whether the packet was captured where it left (else where it came in); `None` if the capture does not say.
     pub outbound: Option<bool>,
     /// Comments of the capturing program.
     pub comments: Vec<String>,

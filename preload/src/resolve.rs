@@ -21,7 +21,7 @@ pub(crate) const CWD: c_int = libc::AT_FDCWD;
 /// Location of a file that the path of the program does not lead to.
 pub(crate) struct Located {
     path: Path,
-    /// Whether it is one of the folder's.
+    /// Whether the path is one of the folder's.
     pub(crate) is_shadowed: bool,
 }
 

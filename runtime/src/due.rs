@@ -37,7 +37,7 @@ impl<T: ?Sized> Due<T> {
         self.0.pop_front()
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

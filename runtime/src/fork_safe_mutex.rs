@@ -29,7 +29,7 @@ impl<T> ForkSafeMutex<T> {
 }
 
 thread_local! {
-    /// Whether this thread is forking and holds [`Kept`].
+    /// Whether the calling thread is forking and holds [`Kept`].
     static FORKS: Cell<bool> = const { Cell::new(false) };
 }
 

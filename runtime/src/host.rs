@@ -46,7 +46,7 @@ pub(super) trait Turn: std::fmt::Debug + Send + Sync {
     /// Number.
     fn qpn(&self) -> Qpn;
 
-    /// Does what is due.
+    /// Sends answers and requests, and receives packets of this process.
     fn turn(&self, work: &mut TxContext);
 }
 

@@ -26,7 +26,7 @@ impl Moderated {
         self.next.get()
     }
 
-    /// Whether it has come.
+    /// Whether the deadline has come.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.next.is_over(now)
     }

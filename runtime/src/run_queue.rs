@@ -23,7 +23,7 @@ impl RunQueue {
         }
     }
 
-    /// All of them: it is their turn.
+    /// Takes all queue pairs: it is their turn.
     pub(super) fn take(&self) -> Vec<Qpn> {
         let (order, there) = &mut *lock(&self.0);
         there.clear();

@@ -21,7 +21,7 @@ impl Capture {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the capture is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()

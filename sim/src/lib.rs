@@ -40,6 +40,10 @@
 //!
 //! [`oracle`] generates traffic from a seed, predicts what memory and completions must be, and compares.
 //! [`incast`] is three senders and one link. [`scale`] is hundreds of stacks at once. [`single_qp`] is one queue pair whose peer is the test itself: packets in, packets out.
+//!
+//! # Enums
+//!
+//! Enums are exhaustive: a fabric and an oracle handle every [`Step`] and [`Verdict`], and a new one is a breaking change.
 
 mod bottleneck;
 pub mod capture;

@@ -216,7 +216,7 @@ impl Node {
         self.endpoint.handle_datagram(now, datagram)
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeouts(&mut self, now: Instant) {
         self.endpoint.handle_timeout(now);
     }

@@ -64,7 +64,7 @@ impl Stranger {
         self.number
     }
 
-    /// Whether it is open, and nobody has read or written there.
+    /// Whether the descriptor is open, and nobody has read or written there.
     pub fn is_untouched(&self) -> bool {
         let mut bytes = [0_u8; 64];
         // SAFETY: room for what is read.

@@ -199,7 +199,7 @@ impl Things {
         }
     }
 
-    /// Whether there is such a file or folder; tests and modules may be named without `tests` or `src` and extension.
+    /// Whether the repository has such a file or folder; tests and modules may be named without `tests` or `src` and extension.
     fn is_path(&self, room: &str, rest: &str) -> bool {
         let rest = rest.trim_end_matches('/');
         let candidates = [rest.to_owned(), format!("tests/{rest}"), format!("src/{rest}")];

@@ -43,7 +43,7 @@ pub fn in_world_over_udp<F: FnOnce() -> Result<()>>(body: F) {
     in_world_with(over_udp, body);
 }
 
-/// Whether this process is the one that [`in_world`] started, with the world around it.
+/// Whether the own process is the one that [`in_world`] started, with the world around it.
 pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }

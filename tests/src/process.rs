@@ -73,7 +73,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it has not ended yet.
+    /// Whether the process has not ended yet.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }

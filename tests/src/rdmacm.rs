@@ -358,7 +358,7 @@ impl Id {
         self.0 as usize
     }
 
-    /// Whether it is bound to a device: `verbs` of `struct rdma_cm_id` (rdma_cma.h), its first field.
+    /// Whether the id is bound to a device: `verbs` of `struct rdma_cm_id` (rdma_cma.h), its first field.
     pub fn has_device(&self) -> bool {
         // SAFETY: a live id, which begins with this pointer.
         unsafe { !self.0.cast::<*const c_void>().read().is_null() }

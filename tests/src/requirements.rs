@@ -117,7 +117,7 @@ impl Requirements {
         self.rules.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()

@@ -21,7 +21,7 @@ impl Lid {
     /// The permissive LID.
     pub const PERMISSIVE: Self = Self(0xFFFF);
 
-    /// Whether it names one port.
+    /// Whether the LID names one port.
     #[must_use]
     pub const fn is_unicast(self) -> bool {
         self.0 != 0 && self.0 < 0xC000

@@ -16,7 +16,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// All of them, smallest first.
+    /// MTUs, smallest first.
     pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
     /// Size in bytes.

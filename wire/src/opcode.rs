@@ -30,7 +30,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All of them.
+    /// Transports, in the order of their numbers.
     pub const ALL: [Self; 6] = [Self::Rc, Self::Uc, Self::Ud, Self::Cnp, Self::Xrc, Self::Urxe];
 
     /// The upper three bits of the opcode byte.
@@ -264,7 +264,7 @@ const CNP: TransportSet = TransportSet::of(&[Transport::Cnp]);
 const URXE: TransportSet = TransportSet::of(&[Transport::Urxe]);
 
 impl Operation {
-    /// All of them.
+    /// Operations, in the order of the opcode table.
     pub const ALL: [Self; 28] = [
         Self::SendFirst,
         Self::SendMiddle,

@@ -33,7 +33,7 @@ pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Solicitation,
-    /// Whether it answers a solicitation of its recipient's.
+    /// Whether the message answers a solicitation of its recipient's.
     Advertisement(bool),
 }
 

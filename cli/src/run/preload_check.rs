@@ -28,7 +28,7 @@ pub(super) struct Unpreloaded {
 }
 
 impl Unpreloaded {
-    /// Whether it sees the files that mounts show.
+    /// Whether the program sees the files that mounts show.
     pub(super) fn sees_files(&self) -> bool {
         self.reason == Reason::Static
     }
@@ -75,7 +75,7 @@ fn reason(program: &Path) -> io::Result<Option<Reason>> {
     Ok(is_static(&File::open(program)?)?.then_some(Reason::Static))
 }
 
-/// Whether it is an ELF executable that names no dynamic linker (`PT_INTERP`).
+/// Whether the file is an ELF executable that names no dynamic linker (`PT_INTERP`).
 fn is_static(file: &File) -> io::Result<bool> {
     let mut header = [0; EHDR_LEN];
     if file.read_at(&mut header, 0)? < EHDR_LEN

@@ -41,7 +41,7 @@ const WILLS: c_int = 3;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder; its lock is standard output, a descriptor of the program's process standard input; descriptor 3 listens for wills
+    /// The folder; its lock is standard output, a descriptor of the program's process standard input; descriptor 3 listens for last wills
     folder: PathBuf,
 }
 
@@ -101,7 +101,7 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
 pub(crate) fn run(args: &Args) {
     // Where the kernel has no descriptors of processes, it is /dev/null.
     let has_handle = !fs::metadata("/proc/self/fd/0").is_ok_and(|file| file.file_type().is_char_device());
-    keep_wills(|| {
+    keep_last_wills(|| {
         wait_for(if has_handle { &[0] } else { &[] });
         if let Some(shown) = shown_in(&args.folder) {
             wait_for_users(&shown);
@@ -114,14 +114,14 @@ pub(crate) fn run(args: &Args) {
 }
 
 /// Keeps the last wills of processes while `wait` sleeps, and sends those that are left then.
-fn keep_wills(wait: impl FnOnce()) {
+fn keep_last_wills(wait: impl FnOnce()) {
     let is_socket = fs::metadata(format!("/proc/self/fd/{WILLS}")).is_ok_and(|file| file.file_type().is_socket());
     // SAFETY: `start` has put it there for this.
     let listener = is_socket.then(|| unsafe { OwnedFd::from_raw_fd(WILLS) });
     let (Some(listener), Ok((until, ends))) = (listener, std::io::pipe()) else { return wait() };
     std::thread::scope(|scope| {
         let keep = move || LastWillKeeper::new(listener).run(until.as_fd());
-        // Where there is no room for a thread, nobody's wills are kept.
+        // Where there is no room for a thread, nobody's last wills are kept.
         let _keeper = std::thread::Builder::new().spawn_scoped(scope, keep);
         wait();
         drop(ends);

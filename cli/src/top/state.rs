@@ -197,7 +197,7 @@ impl Top {
         Some(place.unwrap_or(choice.place).min(last))
     }
 
-    /// Does what a key asks for.
+    /// Carries out a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Next {
         if key.kind == KeyEventKind::Release {
             return Next::Go;

@@ -57,7 +57,7 @@ impl fmt::Display for End {
 }
 
 impl Pair {
-    /// Whether it is of a queue pair with this number.
+    /// Whether the packet is of a queue pair with this number.
     pub(crate) fn names(&self, qpn: u32) -> bool {
         self.there.qpn == qpn || self.back.is_some_and(|back| back.qpn == qpn)
     }

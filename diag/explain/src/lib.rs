@@ -27,7 +27,7 @@ pub mod wc;
 
 pub use verb::Verb;
 
-/// One code.
+/// Explanation of a code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Number.

@@ -7,7 +7,7 @@ pub(crate) struct Chance(pub(crate) u32);
 impl Chance {
     pub(crate) const ALWAYS: Self = Self(1_000_000);
 
-    /// Whether it happens, at a throw.
+    /// Whether a throw of the dice is a hit.
     pub(crate) const fn happens(self, throw: u64) -> bool {
         throw % 1_000_000 < self.0 as u64
     }

@@ -231,7 +231,7 @@ impl Script {
     }
 }
 
-/// Whether it answers a request, and may therefore be a refusal.
+/// Whether the packet answers a request, and may therefore be a refusal.
 fn is_response(opcode: Opcode) -> bool {
     opcode.info().role == Role::Response
 }

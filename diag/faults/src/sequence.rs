@@ -58,7 +58,7 @@ impl Sequence {
         before.iter().any(|until| matches!(until, Until::Packets(_)))
     }
 
-    /// Whether it comes to no end.
+    /// Whether the sequence has no end.
     pub(crate) fn is_endless(&self) -> bool {
         self.steps.last().is_none_or(|last| *last == Until::End)
     }

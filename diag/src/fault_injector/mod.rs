@@ -24,7 +24,7 @@ use urxe_runtime::{clock, lock};
 const ASKED: &str = "URXE_FAULTS asks for it";
 const SEE: &str = "see how the program takes it";
 
-/// Does what the script says.
+/// Carries out the fault script.
 #[derive(Debug)]
 pub(super) struct FaultInjector {
     script: Mutex<Script>,

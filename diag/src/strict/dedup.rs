@@ -26,7 +26,7 @@ pub(super) enum Object {
 pub(super) struct Reported(HashMap<Object, HashSet<Rule>>);
 
 impl Reported {
-    /// Whether this has not been reported yet.
+    /// Whether a finding has not been reported yet.
     pub(super) fn first(&mut self, rule: Rule, object: Object) -> bool {
         self.0.entry(object).or_default().insert(rule)
     }

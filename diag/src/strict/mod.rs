@@ -87,7 +87,7 @@ impl Strict {
         self.with_sites.then(call_site::here)
     }
 
-    /// Whether this has not been reported yet.
+    /// Whether a finding has not been reported yet.
     fn first(&self, rule: Rule, object: Object) -> bool {
         lock(&self.reported).first(rule, object)
     }

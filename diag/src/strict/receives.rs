@@ -185,7 +185,7 @@ fn put_back(part: &Part, before: &[u8], received: usize, regions: &Regions) -> b
     dirty
 }
 
-/// Whether it is part of the region's memory, which may be written to.
+/// Whether a range is part of the region's memory, which may be written to.
 pub(super) fn is_within(region: &urxe_engine::Region, part: &Part) -> bool {
     let end = part.address.checked_add(part.length as u64);
     region.access.contains(Access::LOCAL_WRITE)

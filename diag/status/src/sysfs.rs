@@ -66,7 +66,7 @@ const KERNELS: &[File] = &[
 /// Counters that are shown under names of the kernel's, and under no other.
 const RENAMED: [&str; 4] = ["tx_packets", "tx_bytes", "rx_packets", "rx_bytes"];
 
-/// All of them: those of the kernel, and one for each counter besides.
+/// Counter files: those of the kernel, and one for each counter besides.
 pub fn files() -> impl Iterator<Item = File> {
     let own = named().filter(|name| !RENAMED.contains(*name));
     KERNELS.iter().copied().chain(own.map(|name| hw(name, slice::from_ref(name))))
@@ -98,7 +98,7 @@ impl File {
         format!("{}\n", self.value(counters))
     }
 
-    /// The number in it.
+    /// Number that the file holds.
     #[must_use]
     pub fn value<'a>(&self, counters: impl Iterator<Item = (&'a str, u64)>) -> u64 {
         let sum =
@@ -106,7 +106,7 @@ impl File {
         sum / self.unit
     }
 
-    /// Whether it is one of the counters that a device has of its own, and netlink shows too.
+    /// Whether the file is one of the counters that a device has of its own, and netlink shows too.
     #[must_use]
     pub fn is_hardware(&self) -> bool {
         self.folder == HW

@@ -42,7 +42,7 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// No connections.
+    /// Returns a communication manager without connections.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -294,7 +294,7 @@ impl Cm {
         }
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(at, id)) = self.deadlines.first() {
             if at > now {

@@ -53,7 +53,7 @@ impl RateLimiter {
         Ok(u32::try_from(packets).unwrap_or(u32::MAX).max(1))
     }
 
-    /// Whether it is the turn of requests, and not of READ responses; every other time.
+    /// Whether requests have their turn, rather than READ responses; every other time.
     pub(crate) const fn takes_turn(&mut self) -> bool {
         self.turn = !self.turn;
         self.turn

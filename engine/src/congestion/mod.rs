@@ -53,7 +53,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, by the names that they are chosen by.
+    /// Algorithms by the names that choose them.
     pub const ALL: [(&'static str, Self); 3] =
         [("window", Self::Window), ("dcqcn", Self::Dcqcn), ("swift", Self::Swift)];
 }

@@ -27,7 +27,7 @@ impl Marks {
         self.backward |= becn;
     }
 
-    /// Whether there is one.
+    /// Whether any packet was marked.
     #[inline]
     #[must_use]
     pub const fn any(self) -> bool {

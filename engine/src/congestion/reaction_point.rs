@@ -110,7 +110,7 @@ impl ReactionPoint {
         self.alpha = (self.alpha * g + ONE * (1024 - g)) / 1024;
     }
 
-    /// Does what the timers would have done until now.
+    /// Catches up with the timers that have expired.
     pub(crate) fn advance(&mut self, now: Instant) {
         let period = micros(self.parameters.dce_tcp_rtt);
         let periods = now.since(self.alpha_at).as_nanos() / period.as_nanos().max(1);

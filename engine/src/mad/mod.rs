@@ -163,7 +163,7 @@ impl<C> MadPort<C> {
         self.agents.register(id, claim, does_rmpp)
     }
 
-    /// Whether there is this agent.
+    /// Whether the agent is registered.
     #[must_use]
     pub fn has_agent(&self, id: AgentId) -> bool {
         self.agents.has_rmpp(id).is_some()
@@ -231,7 +231,7 @@ impl<C> MadPort<C> {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(at, key)) = self.deadlines.first()
             && at <= now

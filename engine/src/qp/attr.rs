@@ -81,7 +81,7 @@ impl AttrMask {
         Self(bits)
     }
 
-    /// Converts it to bits.
+    /// Returns the bits of `enum ibv_qp_attr_mask`.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0

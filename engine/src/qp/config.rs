@@ -62,7 +62,7 @@ pub struct QpConfig<H: Host> {
 }
 
 impl<H: Host> QpConfig<H> {
-    /// Whether it has a receive queue of its own.
+    /// Whether the queue pair has a receive queue of its own.
     pub(super) const fn has_recv_queue(&self) -> bool {
         self.srq.is_none() && matches!(self.qp_type, QpType::Rc | QpType::Uc | QpType::Ud)
     }

@@ -167,7 +167,7 @@ impl<H: Host> QueuePair<H> {
         self.config.counters = Vec::new();
     }
 
-    /// Does what is due now: ACK timeouts, ends of RNR waits, acknowledgements that waited.
+    /// Handles the deadlines that have passed: ACK timeouts, ends of RNR waits, acknowledgements that waited.
     pub fn handle_timeout(&mut self, io: &mut Io<'_, H>) {
         self.tell_in_time(io.now());
         if !self.state.sends() {

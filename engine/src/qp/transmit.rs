@@ -126,7 +126,7 @@ impl<H: Host> QueuePair<H> {
         self.responder.responses.is_lone_ack() && !self.tells_first() && !(self.state.sends() && self.send.has_output())
     }
 
-    /// Whether it owes its peer an acknowledgement or response that can leave now: READ responses may wait for their time
+    /// Whether the queue pair owes its peer an acknowledgement or response that can leave now: READ responses may wait for their time
     /// at a limited rate.
     pub fn owes_answer(&self) -> bool {
         let responses = &self.responder.responses;
@@ -140,7 +140,7 @@ impl<H: Host> QueuePair<H> {
         self.responder.responses.lone_ack()
     }
 
-    /// Whether it has refused a request and not said so yet: its peer sends in vain meanwhile.
+    /// Whether the queue pair has refused a request and not said so yet: its peer sends in vain meanwhile.
     pub fn owes_refusal(&self) -> bool {
         self.responder.responses.has_refusal()
     }

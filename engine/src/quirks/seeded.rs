@@ -225,7 +225,7 @@ impl QuirkSet {
         TABLE.iter().zip(self.shown).filter_map(|(row, shown)| shown.then_some(row))
     }
 
-    /// Whether this is shown.
+    /// Whether the set has this quirk.
     #[must_use]
     pub fn shows(&self, quirk: Quirk) -> bool {
         self.shown().any(|row| row.quirk == quirk)

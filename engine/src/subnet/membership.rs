@@ -61,7 +61,7 @@ impl PortMembership {
         is_it.then(|| Self { method, status, transaction_id, mask: MASK.get(data), record })
     }
 
-    /// Whether it is the answer to a request.
+    /// Whether the message answers a request.
     #[must_use]
     pub const fn is_answer(&self) -> bool {
         self.method & Mad::RESPONSE != 0
@@ -105,7 +105,7 @@ impl PortMembership {
         member::JOIN_STATE.get(&self.record)
     }
 
-    /// Whether it asks to join.
+    /// Whether the message asks to join.
     #[must_use]
     pub const fn is_join(&self) -> bool {
         self.method == Mad::METHOD_SET

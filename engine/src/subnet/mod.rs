@@ -172,7 +172,7 @@ impl Subnet {
         self.hosts.all().map(Facts::lid)
     }
 
-    /// Whether this process answers for the host.
+    /// Whether the own process answers for the host.
     #[must_use]
     pub const fn is_owner(&self) -> bool {
         self.is_owner
@@ -263,7 +263,7 @@ impl Subnet {
         self.administrate(now, from, &message)
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.ask_at.is_some_and(|at| at <= now) {
             let is_first = !core::mem::replace(&mut self.has_asked, true);

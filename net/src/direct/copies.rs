@@ -17,7 +17,7 @@ const SPINS: u32 = 200;
 
 /// The process at the other end.
 pub(super) trait Peer: core::fmt::Debug + Send + Sync {
-    /// Whether it is known to have ended. A target that has closed its device learns nothing of that any more.
+    /// Whether the target is known to have ended. A target that has closed its device learns nothing of that any more.
     fn is_gone(&self) -> bool;
 
     /// Returns the number of the process, if it can be seen from here.

@@ -183,7 +183,7 @@ impl QpWords {
         Some((version, SharedQp { numbers, rights, addresses, limits }))
     }
 
-    /// Whether it is still shown as it was.
+    /// Whether the entry is still shown as it was.
     #[inline]
     pub(crate) fn is(&self, version: u64) -> bool {
         self.version.load(Ordering::Relaxed) == version
@@ -289,7 +289,7 @@ impl RegionWords {
         Some((version, SharedRegion { name, rights, iova, length, at }))
     }
 
-    /// Whether it is still shown as it was.
+    /// Whether the entry is still shown as it was.
     #[inline]
     pub(crate) fn is(&self, version: u64) -> bool {
         self.version.load(Ordering::Relaxed) == version

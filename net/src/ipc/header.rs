@@ -24,7 +24,7 @@ pub(crate) struct Header {
     pub(crate) segment: u16,
     /// Index in its GRO run of the first packet.
     pub(crate) first: u16,
-    /// Whether it came through the unconnected socket: the receiver should open a flow socket.
+    /// Whether the datagram came through the unconnected socket: the receiver should open a flow socket.
     pub(crate) learn: bool,
 }
 

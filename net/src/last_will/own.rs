@@ -15,7 +15,7 @@ use crate::sys::fd::{Fd, FdSet};
 use crate::sys::identity::Identity;
 use crate::sys::send_parts;
 
-/// The wills of this process, and to whom each address' go.
+/// The last wills of this process, and to whom each address' go.
 #[derive(Debug, Default)]
 pub(crate) struct OwnLastWills {
     own: Mutex<Own>,
@@ -50,12 +50,12 @@ impl Successor {
     }
 }
 
-/// Process that keeps the wills of addresses without a successor.
+/// Process that keeps the last wills of addresses without a successor.
 #[derive(Debug, Default)]
 enum Keeper {
     #[default]
     Absent,
-    /// Name of the keeper, not connected yet: most processes have no wills, and so never connect.
+    /// Name of the keeper, not connected yet: most processes have no last wills, and so never connect.
     Named(String),
     Connected(Fd),
 }
@@ -99,7 +99,7 @@ impl Own {
 }
 
 impl OwnLastWills {
-    /// Whether there are any to be sent.
+    /// Whether last wills are to be sent.
     #[inline]
     pub(crate) fn are_due(&self) -> bool {
         self.is_due.load(Ordering::Relaxed)
@@ -140,7 +140,7 @@ impl OwnLastWills {
         self.is_due.store(!due.is_empty(), Ordering::Release);
     }
 
-    /// Names the keeper of the wills of addresses that have no successor.
+    /// Names the keeper of the last wills of addresses that have no successor.
     pub(crate) fn name_keeper(&self, name: &str) {
         self.own().keeper = Keeper::Named(name.to_owned());
     }

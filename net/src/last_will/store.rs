@@ -28,7 +28,7 @@ const AT_ONCE: usize = 16;
 /// Interval between two such batches.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// The wills of the neighbours.
+/// The last wills of the neighbours.
 #[derive(Debug, Default)]
 pub(crate) struct LastWillStore {
     /// By the connection to each.
@@ -42,7 +42,7 @@ pub(crate) struct LastWillStore {
 }
 
 impl LastWillStore {
-    /// Hears some of what a neighbour says. False if it has hung up, or says what none of us does: then its wills are to
+    /// Hears some of what a neighbour says. False if it has hung up, or says what none of us does: then its last wills are to
     /// be executed.
     pub(crate) fn hear(&mut self, fd: RawFd) -> bool {
         for _ in 0..HEARD {
@@ -93,17 +93,17 @@ impl LastWillStore {
         }
     }
 
-    /// Whether wills are due that were not sent yet.
+    /// Whether last wills are due that were not sent yet.
     pub(crate) fn are_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Whether to begin executing: wills are due, and it has not begun yet.
+    /// Whether to begin executing: last wills are due, and it has not begun yet.
     pub(crate) fn begin(&self) -> bool {
         !self.due.is_empty() && !self.goes_on
     }
 
-    /// The next few wills to be sent, and after how long to ask again. Those of addresses that have no owner, says
+    /// The next few last wills to be sent, and after how long to ask again. Those of addresses that have no owner, says
     /// `is_owned`, wait until one [has come](Self::note_owner).
     //= spec/hosts.md#net-031
     //# Last wills MUST leave a few at a time, and again only for an owner of the address that has just come.
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(last_wills.living[&far.as_raw_fd()][&7], changed);
     }
 
-    /// Neighbours that come, leave wills, and go, do not fill the memory.
+    /// Neighbours that come, leave last wills, and go, do not fill the memory.
     #[test]
     fn wills_of_the_ended_are_bounded() {
         let mut last_wills = LastWillStore::default();

@@ -28,7 +28,7 @@ pub(crate) struct FlowSocket {
     /// Index of the local address.
     pub(crate) local: usize,
     pub(crate) peer: SocketAddr,
-    /// Whether it has received since the last look at idle flows.
+    /// Whether the flow has received since the last look at idle flows.
     active: bool,
     /// At that look, or when it was opened.
     looked: Instant,

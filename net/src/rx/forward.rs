@@ -63,7 +63,7 @@ pub(super) enum Way {
     Refused,
     /// Another process, now or later, or nowhere.
     Elsewhere {
-        /// Whether it waits for room in the other's mailbox.
+        /// Whether the datagram waits for room in the other's mailbox.
         waits: bool,
     },
 }

@@ -301,7 +301,7 @@ impl Receiver {
         }
     }
 
-    /// Does what was put off until now.
+    /// Carries out work that was put off until now.
     fn do_what_is_due(&mut self, port: &Port) {
         for task in self.deadlines.take_due() {
             match task {

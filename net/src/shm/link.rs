@@ -138,7 +138,7 @@ impl Link {
         self.has_room.load(Ordering::Relaxed) || self.look_for_room()
     }
 
-    /// Whether it has lost packets: its receiver may be stopped.
+    /// Whether the ring has lost packets: its receiver may be stopped.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }

@@ -246,7 +246,7 @@ impl<S: Storage> Consumer<S> {
     }
 }
 
-/// Barrier between arming bells and the last look at their rings.
+/// Barrier between arming doorbells and the last look at their rings.
 pub(super) fn barrier() {
     fence(Ordering::SeqCst);
 }

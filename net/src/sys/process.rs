@@ -21,7 +21,7 @@ impl Process {
         Some(Self(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
     }
 
-    /// Whether it has ended, with all its threads.
+    /// Whether the process has ended, with all its threads.
     pub(crate) fn has_ended(&self) -> bool {
         let fd = borrow(self.0.as_raw_fd());
         let (mut asked, now) = ([PollFd::new(&fd, PollFlags::IN)], Timespec { tv_sec: 0, tv_nsec: 0 });

@@ -15,11 +15,11 @@ pub(super) struct TxSegments {
     pub(super) packets: u16,
     /// Bytes that may follow; 0: nothing does.
     pub(super) room: usize,
-    /// Whether they go through shared memory.
+    /// Whether the packets go through shared memory.
     pub(super) shared: bool,
-    /// Whether they stay in this process.
+    /// Whether the packets stay in this process.
     pub(super) inside: bool,
-    /// Whether they have ICRCs.
+    /// Whether the packets have ICRCs.
     pub(super) has_icrc: bool,
     /// TOS or traffic class, if it is not the socket's.
     pub(super) tclass: Option<u8>,

@@ -117,7 +117,7 @@ fn action(signal: c_int) -> libc::sigaction {
     now
 }
 
-/// Whether this signal ends the process when it is delivered. Crash handlers end so: they restore the default, and send the signal again.
+/// Whether a signal ends the process when it is delivered. Crash handlers end so: they restore the default, and send the signal again.
 fn ends_process(signal: c_int) -> bool {
     signal == libc::SIGKILL || CRASHES.contains(&signal) && action(signal).sa_sigaction == libc::SIG_DFL
 }

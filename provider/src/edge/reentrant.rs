@@ -66,7 +66,7 @@ thread_local! {
     };
 }
 
-/// Does what was put aside, and tries again what found no room. Returns whether some still finds none.
+/// Carries out the calls that were put aside, and tries those again that found no room. Returns whether some still finds none.
 pub(super) fn catch_up() -> bool {
     let _guard = CancelGuard::new();
     let _unchecked = sanitizer::Unchecked::begin();

@@ -25,7 +25,7 @@ pub(super) struct Use(Vec<*const Users>);
 
 impl Use {
     /// # Safety
-    /// All of them live, and are not destroyed as long as this lives (their `destroy` asks [`Users::any`]).
+    /// The objects used outlive the value that is returned (their `destroy` asks [`Users::any`]).
     pub(super) unsafe fn of(used: &[&Users]) -> Self {
         for users in used {
             users.0.fetch_add(1, Ordering::AcqRel);

@@ -86,7 +86,7 @@ impl DeviceMemory {
         &self.mapping
     }
 
-    /// Whether there are regions of it.
+    /// Whether there are regions of the device memory.
     pub(crate) fn is_registered(&self) -> bool {
         Arc::strong_count(&self.mapping) > 1
     }

@@ -62,7 +62,7 @@ impl ProtectionDomain {
         self.id
     }
 
-    /// Whether it stands for another.
+    /// Whether the domain stands for another.
     pub(crate) const fn is_parent(&self) -> bool {
         self.within.is_some()
     }

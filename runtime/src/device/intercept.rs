@@ -55,7 +55,7 @@ impl Device {
         self.packet_interceptor().and_then(|interceptor| interceptor.next_due())
     }
 
-    /// Does what an interceptor that touches packets wants done after a call into an engine.
+    /// Carries out the wishes of an interceptor that touches packets, after a call into an engine.
     #[cold]
     pub(super) fn attend(&self, interceptor: &Arc<dyn Interceptor>, work: &mut TxContext) {
         for qpn in interceptor.take_broken() {
@@ -69,7 +69,7 @@ impl Device {
         }
     }
 
-    /// Does what is due.
+    /// Sends the packets that the interceptor held back and that are due, and lets its events happen.
     pub(super) fn release_held(&self, interceptor: &Arc<dyn Interceptor>, now: Instant) {
         if interceptor.next_due().is_none_or(|at| at > now) {
             return;

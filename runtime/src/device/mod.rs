@@ -100,7 +100,7 @@ pub struct Device {
     is_settled: AtomicBool,
     /// Hooks of captures, explanations and fault injection; `None` unless the environment asks for any.
     interceptor: Option<Arc<dyn Interceptor>>,
-    /// Whether it touches packets.
+    /// Whether the interceptor touches packets.
     touches_packets: bool,
     final_counters: Option<FinalCounters>,
     /// Queue pairs keep ACKs back on purpose, which leave when the program ends.

@@ -33,7 +33,7 @@ impl Device {
         self.shards.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this is a shard of a device.
+    /// Whether the receiver is a shard of a device.
     pub const fn is_shard(&self) -> bool {
         self.primary.is_some()
     }

@@ -73,7 +73,7 @@ impl Device {
         }
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed.
     pub(crate) fn run_timers(&self, now: Instant) {
         self.moderated.expire(now);
         self.tell_overruns();

@@ -24,7 +24,7 @@ pub(super) struct ClockSampler {
 }
 
 impl ClockSampler {
-    /// Whether this poll need not look. Of two threads that poll, one may miss what the other says.
+    /// Whether a poll need not look at the clock. Of two threads that poll, one may miss what the other says.
     pub(super) fn may_skip(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
         if left > 0 {

@@ -44,7 +44,7 @@ impl Deadline {
         self.0.load(Ordering::Acquire) != NEVER
     }
 
-    /// Whether it has come.
+    /// Whether the deadline has come.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         // NEVER is later than any time that there is.
         self.0.load(Ordering::Acquire) <= now.as_nanos()

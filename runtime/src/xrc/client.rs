@@ -260,7 +260,7 @@ impl State {
 }
 
 impl Owner {
-    /// Whether it has this SRQ.
+    /// Whether the owner has this SRQ.
     fn has(&self, srq: Qpn) -> Result<bool, Failure> {
         self.ask(&Request::Find { srq }, |answer| answer == Answer::Done(0))
     }

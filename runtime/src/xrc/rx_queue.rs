@@ -143,7 +143,7 @@ impl RxQueue {
 }
 
 impl Shared {
-    /// Does what is put here, until the queue is closed.
+    /// Carries out the work of the queue until the queue is closed.
     fn serve(&self, device: &Device) {
         while let Some(Job { qp, work }) = self.next() {
             let Some(target) = qp.xrc_target() else { continue };

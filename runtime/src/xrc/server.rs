@@ -230,7 +230,7 @@ impl Connection {
         device.xrc_srqs().here(self.domain?, number)
     }
 
-    /// Does what is asked for. `None` if it cannot be answered: the connection ends then.
+    /// Answers a request. `None` if it cannot be answered: the connection ends then.
     fn act(&mut self, device: &Device, request: &Request<'_>, file: Option<OwnedFd>) -> Option<()> {
         if let Request::Join { interface } = *request {
             self.domain = self.domain.or(domain(device, interface, file?));

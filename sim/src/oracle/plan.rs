@@ -53,7 +53,7 @@ impl Verb {
         }
     }
 
-    /// Whether it writes into the requester's buffers.
+    /// Whether the operation writes into the requester's buffers.
     #[must_use]
     pub const fn is_response_bearing(self) -> bool {
         !matches!(self, Self::Send | Self::Write | Self::AtomicWrite | Self::Flush)
@@ -80,7 +80,7 @@ pub enum Poison {
 }
 
 impl Poison {
-    /// All of them.
+    /// Mistakes that a plan may have.
     pub const ALL: [Self; 7] =
         [Self::RKey, Self::OutOfBounds, Self::LKey, Self::RecvTooShort, Self::RecvLKey, Self::Misaligned, Self::NoRecv];
 

@@ -48,7 +48,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// All of them.
+    /// Profiles that schedules are made by.
     pub const ALL: [Self; 14] = [
         Self::Clean,
         Self::Loss,

@@ -22,7 +22,7 @@ type Device = Arc<Context>;
 
 /// How a capability is seen.
 enum Seen {
-    /// Whether it works.
+    /// Whether the capability works.
     ByDoing(fn(&Device) -> Result<bool>),
     /// Absent by nature, for this reason.
     Never(&'static str),

@@ -66,7 +66,7 @@ pub const fn is_class(class: u8) -> bool {
 /// Position of a datagram on its directed route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hop {
-    /// Whether it is on its way back.
+    /// Whether the datagram is on its way back.
     pub is_returning: bool,
     /// Hop pointer.
     pub pointer: u8,

@@ -68,7 +68,7 @@ impl Machine<'_> {
         self.registers.get(usize::from(of.registers >> 4)).copied()
     }
 
-    /// Does what an instruction says, and returns whether it jumps.
+    /// Executes an instruction, and returns whether it jumps.
     fn step(&mut self, code: u8, of: &Instruction) -> Option<bool> {
         let immediate = i64::from(of.immediate).cast_unsigned();
         let operand = if code & REGISTER != 0 { self.from(of)? } else { immediate };

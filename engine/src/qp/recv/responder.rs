@@ -105,7 +105,7 @@ impl Responder {
         self.inbound.is_some()
     }
 
-    /// Whether this is the first request: the consumer is to know that the connection works.
+    /// Notes that a request has come. True for the first: the consumer is to know that the connection works.
     pub(in crate::qp) const fn establish(&mut self) -> bool {
         !core::mem::replace(&mut self.established, true)
     }

@@ -31,7 +31,7 @@ pub(super) type ByPath = [u32; MOST_PATHS as usize];
 struct Path {
     arrived: u32,
     lost: u32,
-    /// Whether it is not used for now.
+    /// Whether the path is not used for now.
     rests: bool,
     /// Length of the last rest, halved since for each calm time.
     rest: Duration,

@@ -95,7 +95,7 @@ impl Reliable {
         }
     }
 
-    /// Whether it has gone back, and sent nothing since.
+    /// Whether the requester has gone back, and sent nothing since.
     pub(super) fn is_back(&self) -> bool {
         self.snd_una != self.snd_max && self.snd_nxt == self.snd_una
     }
@@ -205,7 +205,7 @@ impl Reliable {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed.
     ///
     /// # Errors
     /// The status of the oldest WQE when no tries are left.

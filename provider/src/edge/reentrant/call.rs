@@ -65,7 +65,7 @@ impl Call {
         }
     }
 
-    /// Does what the handler asked for. Requests that are posted are taken out.
+    /// Carries out the call of the handler. Requests that are posted are taken out.
     ///
     /// # Safety
     /// The lists of requests are copies in the call's own memory, as is what they name.

@@ -39,17 +39,17 @@ pub(super) fn requests(datagram: &[u8]) -> impl Iterator<Item = Request<'_>> {
 }
 
 impl<'a> Request<'a> {
-    /// Whether it asks for anything (`NLM_F_REQUEST`).
+    /// Whether the message is a request (`NLM_F_REQUEST`).
     pub(super) const fn is_request(&self) -> bool {
         self.flags & 1 != 0
     }
 
-    /// Whether it wants to be told when it is done (`NLM_F_ACK`).
+    /// Whether the sender wants an acknowledgement (`NLM_F_ACK`).
     pub(super) const fn wants_ack(&self) -> bool {
         self.flags & 4 != 0
     }
 
-    /// Whether it asks for all there are.
+    /// Whether the request asks for a dump.
     pub(super) const fn is_dump(&self) -> bool {
         self.flags & DUMP == DUMP
     }

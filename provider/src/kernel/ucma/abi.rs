@@ -131,7 +131,7 @@ pub(super) fn storage_address(address: &ucma::__kernel_sockaddr_storage) -> Resu
     parse(bytes)
 }
 
-/// Whether it is the wildcard of AF_IB: of any GID, whatever service it names.
+/// Whether the address is the wildcard of AF_IB: of any GID, whatever service it names.
 pub(super) fn is_any_ib(address: &ucma::__kernel_sockaddr_storage) -> bool {
     // SAFETY: the structure's memory.
     let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(address).cast::<u8>(), size_of_val(address)) };

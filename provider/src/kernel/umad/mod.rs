@@ -69,7 +69,7 @@ impl File {
         Ok((Self { device, inbox: Arc::new(inbox), control: Mutex::default() }, fd))
     }
 
-    /// Does what ioctl(2) asks for.
+    /// Carries out an ioctl(2).
     ///
     /// # Errors
     /// Errors of `ib_umad_ioctl` of the kernel's user_mad.c.

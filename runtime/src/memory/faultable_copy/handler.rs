@@ -171,7 +171,7 @@ unsafe extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *
     unsafe { pass_on(signal, info, context) };
 }
 
-/// Does what would have happened without the handler.
+/// Passes the signal on to the handler before, or to the default action.
 unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let wanted = wanted(signal);
     // SAFETY: a plain C struct that the kernel gave us.

@@ -30,7 +30,7 @@ pub(in crate::qp::send) struct Entry {
     pub(super) overtaken: Option<Overtaken>,
     /// Time at which it was sent again; `None`: it was not.
     pub(super) again: Option<Instant>,
-    /// Whether it was sent more than once.
+    /// Whether the packet was sent more than once.
     pub(super) resent: bool,
     /// A probe has asked for that, and no news of a gap.
     pub(super) probed: bool,

@@ -44,7 +44,7 @@ impl Scoreboard {
 
     /// Number of the oldest PSNs, behind which nothing is overtaken.
     fn suspects(&self) -> u32 {
-        let answered = self.answers.last().unwrap_or(self.snd_una);
+        let answered = self.responses.last().unwrap_or(self.snd_una);
         let ends = [self.newest_end, self.repeated_end, answered];
         let most = ends.into_iter().map(|end| end.distance_from(self.snd_una)).max().unwrap_or(0);
         most.max(0).unsigned_abs().min(u32::try_from(self.entries.len()).unwrap_or(u32::MAX))
@@ -63,7 +63,7 @@ impl Scoreboard {
     /// Count of numbers between the packet at `at` and one that overtook it.
     fn overtaking(&self, at: usize) -> i32 {
         let Some(entry) = self.entries.get(at) else { return 0 };
-        let responded = self.answers.behind(self.snd_una.add(u32::try_from(at).unwrap_or(u32::MAX)));
+        let responded = self.responses.behind(self.snd_una.add(u32::try_from(at).unwrap_or(u32::MAX)));
         entry.overtaking(self.newest, self.answered, responded)
     }
 

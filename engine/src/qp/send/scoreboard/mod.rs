@@ -10,13 +10,13 @@
 //! request keeps no duplicate of it back: what is asked for again of that is overtaken by every response, or acknowledgement,
 //! to what was sent later.
 //!
-//! `news` takes what arrives, `entry` has the knowledge of one PSN, `answers` which responses have come, and `losses` finds what is
+//! `news` takes what arrives, `entry` has the knowledge of one PSN, `responses` which responses have come, and `losses` finds what is
 //! lost.
 
-mod answers;
 mod entry;
 mod losses;
 mod news;
+mod responses;
 
 use alloc::collections::VecDeque;
 
@@ -26,9 +26,9 @@ use super::paths::ByPath;
 use super::wqe::Span;
 use crate::qp::psn_bits::PsnBits;
 use crate::time::Instant;
-use answers::Answers;
 use entry::Entry;
 pub(super) use entry::{Answered, Timing};
+use responses::Responses;
 
 /// Knowledge of the packets in flight, oldest first.
 #[derive(Debug, Default)]
@@ -57,8 +57,8 @@ pub(super) struct Scoreboard {
     answered: u32,
     /// The PSN behind all that were sent before the youngest request that arrived.
     newest_end: Psn,
-    /// Answers that have come.
-    answers: Answers,
+    /// Responses that have come.
+    responses: Responses,
     /// The PSN behind all whose requests were carried out and whose responses are asked for again.
     repeated_end: Psn,
     /// `newest`, of each path.
@@ -218,7 +218,7 @@ impl Scoreboard {
         self.come.clear(self.snd_una, count);
         self.here.clear(self.snd_una, count);
         self.snd_una = self.snd_una.add(count);
-        self.answers.forget_before(self.snd_una);
+        self.responses.forget_before(self.snd_una);
         if self.cumulative.distance_from(self.snd_una) < 0 {
             self.cumulative = self.snd_una;
         }

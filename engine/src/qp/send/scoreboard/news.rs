@@ -46,7 +46,7 @@ impl Scoreboard {
         let at = psn.advance_from(self.snd_una) as usize;
         if let Some(entry) = self.entries.get_mut(at).filter(|entry| entry.again.is_none()) {
             let number = entry.number;
-            self.answers.came(psn, number);
+            self.responses.came(psn, number);
             self.answer_came(number);
         }
     }
@@ -155,7 +155,7 @@ impl Scoreboard {
         let (number, responded) = (entry.number, is_original == entry.again.is_none());
         self.has_news = true;
         if responded {
-            self.answers.came(psn, number);
+            self.responses.came(psn, number);
             self.answer_came(number);
         }
         self.deliver(at);

@@ -1,4 +1,4 @@
-//! Which answers have come: what is asked for before one of them, and stands before it, is overtaken.
+//! Which responses have come: what is asked for before one of them, and stands before it, is overtaken.
 
 use alloc::vec::Vec;
 
@@ -6,13 +6,13 @@ use urxe_wire::Psn;
 
 use super::is_before;
 
-/// Answers that no other one outdoes by both its PSN and its number: from the highest PSN to the lowest, and so from the lowest number
+/// Responses that no other one outdoes by both its PSN and its number: from the highest PSN to the lowest, and so from the lowest number
 /// to the highest. Mostly there is one, that of the highest PSN: only what was sent again has a higher number than what is behind it.
 #[derive(Debug, Default)]
-pub(super) struct Answers(Vec<(Psn, u32)>);
+pub(super) struct Responses(Vec<(Psn, u32)>);
 
-impl Answers {
-    /// Notes the answer to the packet of this PSN and number.
+impl Responses {
+    /// Notes the response to the packet of this PSN and number.
     pub(super) fn came(&mut self, psn: Psn, number: u32) {
         let outdoes = |(of, with): (Psn, u32), (psn, number)| of.distance_from(psn) >= 0 && !is_before(with, number);
         if self.0.iter().any(|known| outdoes(*known, (psn, number))) {
@@ -23,7 +23,7 @@ impl Answers {
         self.0.insert(at, (psn, number));
     }
 
-    /// The highest number of an answer behind `psn`.
+    /// The highest number of a response behind `psn`.
     pub(super) fn behind(&self, psn: Psn) -> Option<u32> {
         self.0.iter().rev().find(|(known, _)| known.distance_from(psn) > 0).map(|(_, number)| *number)
     }
@@ -47,23 +47,23 @@ mod tests {
     fn the_highest_number_behind_a_psn() {
         for base in [0, 0xFF_FFF0] {
             let psn = |nth| Psn::new(base).add(nth);
-            let mut answers = Answers::default();
-            assert_eq!((answers.behind(psn(0)), answers.last()), (None, None));
+            let mut responses = Responses::default();
+            assert_eq!((responses.behind(psn(0)), responses.last()), (None, None));
             for (nth, number) in [(3, 3), (9, 9), (7, 7)] {
-                answers.came(psn(nth), number);
+                responses.came(psn(nth), number);
             }
-            assert_eq!([8, 9].map(|nth| answers.behind(psn(nth))), [Some(9), None]);
+            assert_eq!([8, 9].map(|nth| responses.behind(psn(nth))), [Some(9), None]);
             // Sent again.
             for (nth, number) in [(2, 20), (4, 22), (5, 21)] {
-                answers.came(psn(nth), number);
+                responses.came(psn(nth), number);
             }
             let highest = [Some(22), Some(22), Some(21), Some(9), Some(9), None];
-            assert_eq!([1, 3, 4, 5, 8, 9].map(|nth| answers.behind(psn(nth))), highest);
-            assert_eq!(answers.last(), Some(psn(9)));
-            answers.forget_before(psn(5));
-            assert_eq!([1, 4, 5].map(|nth| answers.behind(psn(nth))), [Some(21), Some(21), Some(9)]);
-            answers.forget_before(psn(10));
-            assert_eq!(answers.last(), None);
+            assert_eq!([1, 3, 4, 5, 8, 9].map(|nth| responses.behind(psn(nth))), highest);
+            assert_eq!(responses.last(), Some(psn(9)));
+            responses.forget_before(psn(5));
+            assert_eq!([1, 4, 5].map(|nth| responses.behind(psn(nth))), [Some(21), Some(21), Some(9)]);
+            responses.forget_before(psn(10));
+            assert_eq!(responses.last(), None);
         }
     }
 }
