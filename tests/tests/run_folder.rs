@@ -1,7 +1,7 @@
 //! The folder of `urxe run` belongs to its user: other users, below the same `urxe run` or elsewhere on the machine, change
 //! nothing in it, and do not keep it from being removed.
 //!
-//! Run by `make test` where it may. The parts that need no second user are tested in `provider/src/status/final_counters.rs` and
+//! Run by `make test` where it may. The parts that need no second user are tested in `diag/status/src/final_counters.rs` and
 //! `cli/src/run`.
 
 use std::fs;
