@@ -37,7 +37,7 @@ const URXE: &[(&str, &str)] = &[("URXE_LOOPBACK", "shm")];
 const DIRECT: &[(&str, &str)] = &[("URXE_LOOPBACK", "shm"), ("URXE_DIRECT", "1")];
 const UCX_OVER_URXE: &[(&str, &str)] = &[
     ("URXE_LOOPBACK", "shm"),
-    ("UCX_TLS", "rc_verbs,self"),
+    ("UCX_TLS", "rc_v,self"),
     ("UCX_NET_DEVICES", "urxe0:1"),
     ("UCX_WARN_UNUSED_ENV_VARS", "n"),
 ];

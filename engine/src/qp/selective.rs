@@ -103,10 +103,15 @@ impl<H: Host> QueuePair<H> {
             self.drop_packet(io, packet, DropReason::InvalidSelectiveAck);
             return false;
         };
+        let missing = packet.bth().psn;
+        let SendSide::Reliable(requester) = &self.send else { return false };
+        if let Err(reason) = requester.check_selective_ack(missing, bitmap) {
+            self.drop_packet(io, packet, reason);
+            return false;
+        }
         // If it comes first, its answer to the offer was lost.
         self.begin_selective(io, WINDOW);
         let SendSide::Reliable(requester) = &mut self.send else { return false };
-        let missing = packet.bth().psn;
         let handled = requester.handle_selective_ack(&self.config, &self.attr, io, missing, bitmap, duplicates);
         if handled.is_ok() {
             io.consumer.trace(self.config.qpn, Event::ReceivedSelectiveAck);

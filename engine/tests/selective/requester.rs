@@ -6,7 +6,7 @@ use urxe_sim::memory::DEFAULT_PD;
 use urxe_sim::single_qp::{MTU, RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{Aeth, AtomicAckEth, Credits, Ext, Msn, Opcode, Operation as O, RnrTimer, SelectiveAck, Syndrome};
 
-use crate::{OK, REMOTE, able_on, agreed, gets_offer, gets_own, gets_sack};
+use crate::{OK, REMOTE, able, able_on, agreed, gets_offer, gets_own, gets_sack};
 
 /// News that later ones have overtaken take nothing back.
 #[test]
@@ -164,6 +164,33 @@ fn hostile_ranges_change_nothing() {
     // It goes on as if nothing had been.
     gets_sack(&mut qp, SQ_PSN + 1, &[1, 2, 3]);
     assert_eq!(qp.sent(), ["RDMA WRITE Middle 201 ?"]);
+}
+
+/// A selective acknowledgement that is valid shows that the peer has selective repeat, where its answer to the offer was lost; others show
+/// nothing.
+//= spec/selective.md#sel-008
+//= type=test
+//# A selective acknowledgement of what was never sent, or of a part of a READ, MUST change nothing and be counted.
+#[test]
+fn hostile_ranges_agree_to_nothing() {
+    let mut qp = able(RQ_PSN, SQ_PSN);
+    qp.post(1, SendOp::Write(REMOTE), 20 * 256);
+    assert!(qp.sent().iter().any(|sent| sent.header.bth.opcode == Opcode::SELECTIVE_OFFER));
+    let begins = |qp: &mut SingleQp| {
+        let is_begin = |event: &NodeEvent| matches!(event, NodeEvent::Trace(_, Event::SelectiveRepeat { .. }));
+        qp.log().iter().any(is_begin)
+    };
+    begins(&mut qp);
+    for (missing, arrived) in [(SQ_PSN, vec![20]), (SQ_PSN + 40, vec![]), (SQ_PSN - 1, vec![2])] {
+        gets_sack(&mut qp, missing, &arrived);
+        assert!(!begins(&mut qp), "{missing} {arrived:?}");
+    }
+    // More duplicates than were ever sent are as many as were sent.
+    let ack = Ext::SelectiveAck(SelectiveAck { duplicates: u32::MAX });
+    gets_own(&mut qp, Opcode::SELECTIVE_ACK, SQ_PSN, ack, &[0b1110_0000]);
+    assert!(begins(&mut qp));
+    assert_eq!(qp.sent(), ["RDMA WRITE First 200 ?"]);
+    assert_eq!(qp.state(), QpState::Rts);
 }
 
 //= spec/selective.md#sel-009

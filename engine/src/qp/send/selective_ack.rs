@@ -62,9 +62,30 @@ impl Reliable {
 
     // --- news ----------------------------------------------------------------------------------------------
 
-    /// Takes a selective acknowledgement.
+    /// Checks that a selective acknowledgement tells of requests that were sent and are not acknowledged yet.
+    ///
+    /// # Errors
+    /// The reason for which it is dropped.
     //= spec/selective.md#sel-008
     //# A selective acknowledgement of what was never sent, or of a part of a READ, MUST change nothing and be counted.
+    pub(in crate::qp) fn check_selective_ack(&self, missing: Psn, bitmap: Bitmap<'_>) -> Result<(), DropReason> {
+        if missing.distance_from(self.snd_una) < 0 {
+            // A later one has overtaken it.
+            return Err(DropReason::GhostAck);
+        }
+        let sent = self.snd_max.distance_from(missing);
+        let is_request =
+            |psn: Psn| self.reads.iter().find(|chunk| chunk.contains(psn)).is_none_or(|chunk| chunk.first == psn);
+        let is_sent = bitmap.last_arrived().is_none_or(|behind| i64::from(behind) < i64::from(sent));
+        // Where nothing is read every PSN is a request's.
+        let are_requests = self.reads.is_empty() || bitmap.arrived().all(|behind| is_request(missing.add(behind)));
+        if sent < 0 || !is_sent || !is_request(missing) || !are_requests {
+            return Err(DropReason::InvalidSelectiveAck);
+        }
+        Ok(())
+    }
+
+    /// Takes a selective acknowledgement that was [checked](Self::check_selective_ack).
     pub(in crate::qp) fn handle_selective_ack<H: Host>(
         &mut self,
         config: &QpConfig<H>,
@@ -74,19 +95,6 @@ impl Reliable {
         bitmap: Bitmap<'_>,
         duplicates: u32,
     ) -> Result<(), Failure> {
-        if missing.distance_from(self.snd_una) < 0 {
-            // A later one has overtaken it.
-            return Err(Failure::Dropped(DropReason::GhostAck));
-        }
-        let sent = self.snd_max.distance_from(missing);
-        let is_request =
-            |psn: Psn| self.reads.iter().find(|chunk| chunk.contains(psn)).is_none_or(|chunk| chunk.first == psn);
-        let is_sent = bitmap.last_arrived().is_none_or(|behind| i64::from(behind) < i64::from(sent));
-        // Where nothing is read every PSN is a request's.
-        let are_requests = self.reads.is_empty() || bitmap.arrived().all(|behind| is_request(missing.add(behind)));
-        if sent < 0 || !is_sent || !is_request(missing) || !are_requests {
-            return Err(Failure::Dropped(DropReason::InvalidSelectiveAck));
-        }
         let timing = self.timing(io.now());
         self.count_duplicates(config, io, missing, duplicates, timing.round_trip);
         if bitmap.arrived().next().is_none() && self.selective.board.is_none() {
