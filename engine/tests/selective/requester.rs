@@ -1,10 +1,13 @@
 //! Requester: packets that are sent again alone, and news of the peer that change nothing.
 
+use std::time::Duration;
+
+use urxe_engine::attr::QpAttr;
 use urxe_engine::endpoint::Event as NodeEvent;
 use urxe_engine::{Access, Bind, DropReason, Event, Key, QpState, Remote, SendOp, WcStatus, WindowType};
 use urxe_sim::memory::DEFAULT_PD;
 use urxe_sim::single_qp::{MTU, RQ_PSN, SQ_PSN, SingleQp};
-use urxe_wire::{Aeth, AtomicAckEth, Credits, Ext, Msn, Opcode, Operation as O, RnrTimer, SelectiveAck, Syndrome};
+use urxe_wire::{Aeth, AtomicAckEth, Credits, Ext, Msn, Opcode, Operation as O, Psn, RnrTimer, SelectiveAck, Syndrome};
 
 use crate::{OK, REMOTE, able, able_on, agreed, gets_offer, gets_own, gets_sack};
 
@@ -263,6 +266,41 @@ fn rnr_naks_are_no_loss_of_the_path() {
     }
     let left = |event: &NodeEvent| matches!(event, NodeEvent::Trace(_, Event::LeftPath { .. }));
     assert!(!qp.log().iter().any(left));
+}
+
+/// Packets that arrive while a receiver is not ready do not use up the time for an answer of what is sent again then.
+#[test]
+fn the_time_for_an_answer_begins_when_a_receiver_is_ready() {
+    let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = 1);
+    let (rq_psn, sq_psn) = (Psn::new(RQ_PSN), Psn::new(SQ_PSN));
+    // 2.1 ms for an answer, and 2.56 ms until the receiver is ready.
+    let attr = QpAttr { rq_psn, sq_psn, timeout: 9, retry_cnt: 0, ..SingleQp::attr() };
+    qp.go_to(QpState::Rts, &attr);
+    gets_offer(&mut qp, true);
+    for wr_id in 0..4 {
+        qp.post(wr_id, SendOp::Send, 10);
+    }
+    assert_eq!(qp.sent().len(), 4);
+    let timer = RnrTimer::new(16);
+    qp.gets_aeth(SQ_PSN, Syndrome::RnrNak(timer));
+    gets_sack(&mut qp, SQ_PSN, &[1, 2, 3]);
+    qp.elapse(timer.duration());
+    assert_eq!(qp.sent(), ["SEND Only 200 ?"]);
+    qp.elapse(Duration::from_millis(1));
+    assert_eq!((qp.completed(), qp.state()), (vec![], QpState::Rts));
+    qp.gets_ack(SQ_PSN + 3);
+    assert_eq!(qp.completed(), [0, 1, 2, 3].map(|wr_id| (wr_id, OK)));
+}
+
+/// Last PSN of a message of 2^31 bytes is further from what is before it than a signed distance tells.
+#[test]
+fn what_is_missing_before_the_longest_message_is_sent_again() {
+    let mut qp = agreed();
+    qp.post(1, SendOp::Write(REMOTE), 10);
+    qp.post(2, SendOp::Write(REMOTE), 1 << 31);
+    assert!(qp.sent().len() > 3);
+    gets_sack(&mut qp, SQ_PSN, &[1, 2, 3]);
+    assert_eq!(qp.sent().first().map(|sent| sent.header.bth.psn), Some(Psn::new(SQ_PSN)));
 }
 
 /// A refusal that overtakes responses fails its own request, when those before it are answered.

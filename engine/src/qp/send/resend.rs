@@ -20,8 +20,12 @@ const SILENT: u32 = 10;
 impl Reliable {
     /// Place in the queue of the request that this PSN is of.
     pub(super) fn request_of(&self, psn: Psn) -> Option<usize> {
-        // Requests take PSNs in their order, those that nothing is sent of none.
-        let nth = self.queue.partition_point(|wqe| wqe.sent.is_some_and(|span| span.last.distance_from(psn) < 0));
+        // Requests take PSNs in their order, those that nothing is sent of none. By the way from the oldest: a message may have 2^23 packets,
+        // so that its last one and what is before the message are too far apart for a signed distance.
+        let oldest = self.queue.front()?.sent?.first;
+        let way = psn.advance_from(oldest);
+        let nth =
+            self.queue.partition_point(|wqe| wqe.sent.is_some_and(|span| span.last.next().advance_from(oldest) <= way));
         self.queue.get(nth)?.sent?.contains(psn).then_some(nth)
     }
 

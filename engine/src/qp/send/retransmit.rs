@@ -23,7 +23,8 @@ const FOR_EVER: u8 = 7;
 impl Reliable {
     /// Starts timers: what was sent has left now.
     pub(in crate::qp) fn start_timers(&mut self, attr: &QpAttr, clock: &impl Clock) {
-        if !core::mem::take(&mut self.untimed) {
+        // The wait for a receiver that is not ready has a time of its own.
+        if self.rnr_deadline.is_some() || !core::mem::take(&mut self.untimed) {
             return;
         }
         let now = clock.now();
@@ -90,9 +91,17 @@ impl Reliable {
                 && wqe.wr.op.is_send()
         });
         self.credit.promise(wqes, partial);
-        if wqes.is_some_and(|wqes| wqes > 0) && self.rnr_deadline.take().is_some() {
-            self.untimed = true;
+        if wqes.is_some_and(|wqes| wqes > 0) && self.rnr_deadline.is_some() {
+            self.end_rnr_wait();
         }
+    }
+
+    /// Ends the wait for a receiver that was not ready. The time for an answer begins anew: news of other packets may have started it during the
+    /// wait, and a window that lets nothing out leaves no packet to start it.
+    fn end_rnr_wait(&mut self) {
+        self.rnr_deadline = None;
+        self.ack_deadline = None;
+        self.untimed = true;
     }
 
     /// Whether the requester has gone back, and sent nothing since.
@@ -220,9 +229,7 @@ impl Reliable {
         self.paced_until = self.paced_until.filter(|at| *at > now);
         if let Some(deadline) = self.rnr_deadline {
             if deadline <= now {
-                self.rnr_deadline = None;
-                // A window that lets nothing out leaves no packet to start the timer.
-                self.untimed = true;
+                self.end_rnr_wait();
             }
             return Ok(());
         }
