@@ -18,8 +18,8 @@ pub enum Program {
         program: &'static str,
         /// Arguments.
         args: &'static str,
-        /// A variable that it sees.
-        variable: Option<(&'static str, &'static str)>,
+        /// Variables of the program's environment.
+        variables: Variables,
     },
     /// Program of perftest, two processes over urxe.
     Perftest(Perftest),
@@ -203,7 +203,7 @@ impl Program {
     /// The command line, as a reader would type it.
     pub fn describe(&self) -> String {
         match self {
-            Self::Own { program, args, variable } => format!("{}{program} {args}", assignments(variable.as_slice())),
+            Self::Own { program, args, variables } => format!("{}{program} {args}", assignments(variables)),
             Self::Perftest(Perftest { program, args, variables, .. }) => {
                 format!("{}{program} {args}", assignments(variables))
             }
@@ -221,8 +221,8 @@ impl Program {
     /// Runs it to its end: its figures, in the order and unit in which [`crate::suite`] lists them.
     pub fn run(&self, host: &Host) -> Result<Vec<f64>> {
         match self {
-            Self::Own { program, args, variable } => {
-                own_with(host, program, &args.split_whitespace().collect::<Vec<_>>(), variable.as_slice())
+            Self::Own { program, args, variables } => {
+                own_with(host, program, &args.split_whitespace().collect::<Vec<_>>(), variables)
             }
             Self::Perftest(perftest) => perftest.run(host),
             Self::PingPong { size, iters, variable } => {

@@ -25,7 +25,7 @@ pub enum Raw {
 }
 
 impl Raw {
-    /// Whether the program loads a program of eBPF, for which a user namespace has not the rights.
+    /// Whether the program loads eBPF code, for which a user namespace has not the rights.
     pub fn needs_root(&self) -> bool {
         match self {
             Self::Perftest(_, variables) => variables.contains(&("URXE_RAW", "xdp")),

@@ -258,23 +258,23 @@ const fn lossy(variables: Variables) -> Program {
 pub(crate) const SELECTIVE_REPEAT: (&str, &str) = ("URXE_SELECTIVE_REPEAT", "1");
 
 const fn own(args: &'static str) -> Program {
-    Program::Own { program: "own-verbs", args, variable: None }
+    Program::Own { program: "own-verbs", args, variables: &[] }
 }
 
 const fn own_through_memory(args: &'static str) -> Program {
-    Program::Own { program: "own-verbs", args, variable: Some(SHARED_MEMORY) }
+    Program::Own { program: "own-verbs", args, variables: &[SHARED_MEMORY] }
 }
 
-const fn own_sharded(args: &'static str, shards: &'static str) -> Program {
-    Program::Own { program: "own-verbs", args, variable: Some(("URXE_SHARDS", shards)) }
+const fn own_with(args: &'static str, variables: Variables) -> Program {
+    Program::Own { program: "own-verbs", args, variables }
 }
 
 const fn own_direct(args: &'static str) -> Program {
-    Program::Own { program: "own-verbs", args, variable: Some(("URXE_DIRECT", "1")) }
+    Program::Own { program: "own-verbs", args, variables: &[SHARED_MEMORY, ("URXE_DIRECT", "1")] }
 }
 
 const fn bare(args: &'static str) -> Program {
-    Program::Own { program: "bare-udp", args, variable: None }
+    Program::Own { program: "bare-udp", args, variables: &[] }
 }
 
 /// A round, in this order; every other round runs backwards.
@@ -358,9 +358,9 @@ pub const PROBES: &[Probe] = &[
     Probe { program: own("threads 1"), figures: &THREAD },
     Probe { program: own("threads 2"), figures: &TWO_THREADS },
     Probe { program: own("processes 2"), figures: &TWO_PROCESSES },
-    Probe { program: own_sharded("threads 2", "2"), figures: &TWO_SHARDS },
+    Probe { program: own_with("threads 2", &[("URXE_SHARDS", "2")]), figures: &TWO_SHARDS },
     Probe { program: own("threads 8"), figures: &EIGHT_THREADS },
-    Probe { program: own_sharded("threads 8", "8"), figures: &EIGHT_SHARDS },
+    Probe { program: own_with("threads 8", &[("URXE_SHARDS", "8")]), figures: &EIGHT_SHARDS },
     Probe { program: own_through_memory("threads 1"), figures: &SHM_THREAD },
     Probe { program: own_through_memory("threads 2"), figures: &SHM_TWO_THREADS },
     Probe { program: own_through_memory("processes 2"), figures: &SHM_TWO_PROCESSES },

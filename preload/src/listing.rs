@@ -84,7 +84,7 @@ fn made_folder() -> Option<&'static [u8]> {
     inner.iter().rposition(|byte| *byte == b'/').map(|end| &inner[..end])
 }
 
-/// Whether the folder is `/dev/shm`, or wherever else the folder has been made.
+/// Whether `path` is the folder that holds the one of `urxe run`: `/dev/shm`, or where else that one has been made.
 fn holds_folder(path: &[u8]) -> bool {
     made_folder()
         .and_then(|made| made.strip_prefix(path))

@@ -79,7 +79,7 @@ impl Function {
         self.behind.join(self.address.to_string())
     }
 
-    /// Whether the device is a network card, whose device an urxe device can be.
+    /// Whether the function is a network card, as whose RDMA device an urxe device can appear.
     pub(crate) fn is_network(&self) -> bool {
         self.buses.is_none() && (self.class >> 16 == NETWORK || self.has_nic)
     }

@@ -169,7 +169,7 @@ fn hostile_ranges_change_nothing() {
     assert_eq!(qp.sent(), ["RDMA WRITE Middle 201 ?"]);
 }
 
-/// A selective acknowledgement that is valid shows that the peer has selective repeat, where its answer to the offer was lost; others show
+/// If the answer to the offer was lost, a valid selective acknowledgement shows that the peer has selective repeat. An invalid one shows
 /// nothing.
 //= spec/selective.md#sel-008
 //= type=test
@@ -268,7 +268,7 @@ fn rnr_naks_are_no_loss_of_the_path() {
     assert!(!qp.log().iter().any(left));
 }
 
-/// Packets that arrive while a receiver is not ready do not use up the time for an answer of what is sent again then.
+/// News that come while a receiver is not ready start no ACK timeout that would end what is sent when it is.
 #[test]
 fn the_time_for_an_answer_begins_when_a_receiver_is_ready() {
     let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = 1);
@@ -292,9 +292,9 @@ fn the_time_for_an_answer_begins_when_a_receiver_is_ready() {
     assert_eq!(qp.completed(), [0, 1, 2, 3].map(|wr_id| (wr_id, OK)));
 }
 
-/// Last PSN of a message of 2^31 bytes is further from what is before it than a signed distance tells.
+/// The last PSN of a message of 2^31 bytes is further from what is before the message than a signed distance of PSNs tells.
 #[test]
-fn what_is_missing_before_the_longest_message_is_sent_again() {
+fn a_gap_before_the_longest_message_is_filled() {
     let mut qp = agreed();
     qp.post(1, SendOp::Write(REMOTE), 10);
     qp.post(2, SendOp::Write(REMOTE), 1 << 31);

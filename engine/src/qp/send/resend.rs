@@ -20,12 +20,13 @@ const SILENT: u32 = 10;
 impl Reliable {
     /// Place in the queue of the request that this PSN is of.
     pub(super) fn request_of(&self, psn: Psn) -> Option<usize> {
-        // Requests take PSNs in their order, those that nothing is sent of none. By the way from the oldest: a message may have 2^23 packets,
-        // so that its last one and what is before the message are too far apart for a signed distance.
+        // Requests take PSNs in their order, local operations none. PSNs are compared by their distance from the oldest request: the last
+        // packet of a message of 2^31 bytes is 2^23 behind what is before the message, which a signed distance takes for before it.
         let oldest = self.queue.front()?.sent?.first;
-        let way = psn.advance_from(oldest);
-        let nth =
-            self.queue.partition_point(|wqe| wqe.sent.is_some_and(|span| span.last.next().advance_from(oldest) <= way));
+        let distance = psn.advance_from(oldest);
+        let nth = self
+            .queue
+            .partition_point(|wqe| wqe.sent.is_some_and(|span| span.last.next().advance_from(oldest) <= distance));
         self.queue.get(nth)?.sent?.contains(psn).then_some(nth)
     }
 

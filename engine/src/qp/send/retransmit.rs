@@ -96,8 +96,8 @@ impl Reliable {
         }
     }
 
-    /// Ends the wait for a receiver that was not ready. The time for an answer begins anew: news of other packets may have started it during the
-    /// wait, and a window that lets nothing out leaves no packet to start it.
+    /// Ends the wait for a receiver that was not ready, and has the ACK timeout begin anew. News of other packets may have started it
+    /// during the wait, and a window that lets nothing out leaves no packet to start it.
     fn end_rnr_wait(&mut self) {
         self.rnr_deadline = None;
         self.ack_deadline = None;

@@ -1,4 +1,4 @@
-//! Which responses have come: what is asked for before one of them, and stands before it, is overtaken.
+//! Responses that have come. A request that was sent before one of them, and has a lower PSN, is overtaken.
 
 use alloc::vec::Vec;
 
