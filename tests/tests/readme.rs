@@ -236,7 +236,8 @@ fn a_server_is_fuzzed() -> Result<()> {
     let sources = format!("{REPOSITORY}/docs/guide/fuzzing");
     let compile = format!("cc -o server '{sources}/kv_server.c' '{sources}/kv.c' -lrdmacm -libverbs");
     run(&world, world.dir(), &compile)?;
-    let server = start(world.host(), world.dir(), bin_dir()?, serve)?;
+    // Else the shell would be killed at the end, and not the server.
+    let server = start(world.host(), world.dir(), bin_dir()?, &format!("exec {serve}"))?;
     wait_until("the server listens", || Ok(server.stdout_so_far().contains("listening")))?;
     // A request without a value, in which nothing can become too long.
     fs::write(world.dir().join("get"), b"G\x05\0\0alpha")?;
