@@ -6,6 +6,7 @@ mod lists;
 mod mappings;
 mod memory;
 mod messages;
+mod missing;
 mod observed;
 mod reregistered;
 mod rights;
