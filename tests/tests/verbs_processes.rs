@@ -16,7 +16,7 @@ use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
     Change, Context, Cq, End, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status, is_readable,
 };
-use urxe_tests::{in_world, wakes_of_our_thread};
+use urxe_tests::{World, in_world, in_world_with, own_counter, wakes_of_our_thread};
 
 /// Tells the other process where this queue pair and its memory are.
 fn introduction(end: &End, memory: Remote) -> [u64; 3] {
@@ -322,15 +322,20 @@ fn one_of_two_contexts_is_closed() {
     });
 }
 
-/// Two contexts of one device are strangers with a wire between them.
+/// Two contexts of one device are strangers, whose queue pairs hand packets to each other inside of the process.
 #[test]
 fn two_contexts() {
-    in_world(|| {
+    let through_memory = |world: &World| {
+        world.host().set_env("URXE_LOOPBACK", "shm");
+        Ok(())
+    };
+    in_world_with(through_memory, || {
         let (one, other) = (Context::open()?, Context::open()?);
         let options = Options::default();
         let pair = Pair { near: End::new(&one, &options)?, far: End::new(&other, &options)? };
         pair.connect(&options)?;
         works(&pair)?;
+        ensure!(own_counter("inside_runs")? > 0, "the message left the process");
         // Protection domains are not shared either.
         let foreign = pair.far.region(4096)?;
         let wc = pair.near.complete(&SendWr::new(Op::Send, &[foreign.sge(0, 8)]))?;

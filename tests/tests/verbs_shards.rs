@@ -11,7 +11,7 @@ use urxe_tests::verbs::memory::{ALL_ACCESS, Mr, pattern};
 use urxe_tests::verbs::pair::{connect_to, works};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Context, End, Op, Options, Pair, Qp, RecvWr, Remote, SendWr, Status};
-use urxe_tests::{World, in_world_with, wait_until};
+use urxe_tests::{World, in_world_with, own_counter, wait_until};
 
 /// Shards of each device here, the device itself included.
 const SHARDS: usize = 3;
@@ -62,15 +62,16 @@ fn reaches(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// So many pairs, whose ends are at different shards, each with a thread of its own.
-fn all_operations(count: usize) -> Result<()> {
+/// So many pairs, whose ends are at different shards, each with a thread of its own. Returns the runs that went through rings, and the
+/// requests that went without packets.
+fn all_operations(count: usize) -> Result<[u64; 2]> {
     let context = Context::open()?;
     let options = Options::default();
     let pairs: Vec<Pair> = (0..count).map(|_| Pair::on(&context, &options)).collect::<Result<_>>()?;
     ensure!(blocks(&pairs) == SHARDS, "{} blocks", blocks(&pairs));
     wait_until("a thread for each shard", || Ok(our_threads()? == SHARDS))?;
     std::thread::scope(|scope| {
-        let run = |pair| {
+        let run = |pair| -> Result<()> {
             for _ in 0..20 {
                 works(pair)?;
                 reaches(pair)?;
@@ -79,17 +80,26 @@ fn all_operations(count: usize) -> Result<()> {
         };
         let threads: Vec<_> = pairs.iter().map(|pair| scope.spawn(move || run(pair))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a thread panicked"))
-    })
+    })?;
+    Ok([own_counter("tx_ring_runs")?, own_counter("direct_requests")?])
 }
 
 #[test]
 fn all_operations_between_shards_over_udp() {
-    in_world_with(sharded("udp"), || all_operations(6));
+    in_world_with(sharded("udp"), || {
+        let [rings, direct] = all_operations(6)?;
+        ensure!(rings == 0 && direct == 0, "{rings} runs through rings, {direct} direct requests");
+        Ok(())
+    });
 }
 
 #[test]
 fn all_operations_between_shards_through_memory() {
-    in_world_with(sharded("shm"), || all_operations(6));
+    in_world_with(sharded("shm"), || {
+        let [rings, direct] = all_operations(6)?;
+        ensure!(rings > 0 && direct == 0, "{rings} runs through rings, {direct} direct requests");
+        Ok(())
+    });
 }
 
 #[test]
@@ -98,7 +108,11 @@ fn all_operations_between_shards_without_packets() {
         world.host().set_env("URXE_DIRECT", "1");
         sharded("shm")(world)
     };
-    in_world_with(direct, || all_operations(6));
+    in_world_with(direct, || {
+        let [rings, direct] = all_operations(6)?;
+        ensure!(direct > 0, "all went by packets, in {rings} runs through rings");
+        Ok(())
+    });
 }
 
 /// A queue pair whose queues are at two shards, and datagrams in a queue at a shard: both are the device's own.
