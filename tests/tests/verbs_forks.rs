@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::functions as f;
-use urxe_tests::in_world;
 use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::memory::pattern;
 use urxe_tests::verbs::pair::works;
 use urxe_tests::verbs::{Channel, Cq, DeviceList, Errno, Op, Options, Pair, RecvWr, SendWr, Status};
+use urxe_tests::{World, in_world, in_world_with, own_counter};
 
 /// fork(2): what the child inherits is dead, and says so; the parent goes on; the child may open the device itself.
 //= spec/hosts.md#net-007
@@ -95,30 +95,49 @@ fn fork_init() {
     });
 }
 
+/// Forks while a thread sends messages between the ends of `pair`.
+fn forks_amid(pair: &Pair) -> Result<()> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| -> Result<()> {
+            while !stop.load(Ordering::Relaxed) {
+                works(pair)?;
+            }
+            Ok(())
+        });
+        let forks = (0..20).try_for_each(|_| {
+            let child = Child::fork(|_| {
+                ensure!(pair.near.context.query_port(1).is_err(), "the child queried the port");
+                works(&Pair::new(&Options::default())?).context("the child's own device")
+            })?;
+            child.finish()
+        });
+        stop.store(true, Ordering::Relaxed);
+        traffic.join().expect("the traffic's thread").context("the traffic")?;
+        forks
+    })
+}
+
 /// Forks at any moment: no lock that a thread of ours holds may stop the child.
 #[test]
 fn forks_amid_traffic() {
-    in_world(|| {
+    in_world(|| forks_amid(&Pair::new(&Options::default())?));
+}
+
+/// Forks at any moment of messages that go straight into receive buffers, and of registrations that share pages.
+#[test]
+fn forks_amid_direct_traffic() {
+    let direct = |world: &World| {
+        world.host().go_direct();
+        Ok(())
+    };
+    in_world_with(direct, || {
         let pair = Pair::new(&Options::default())?;
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let traffic = scope.spawn(|| -> Result<()> {
-                while !stop.load(Ordering::Relaxed) {
-                    works(&pair)?;
-                }
-                Ok(())
-            });
-            let forks = (0..20).try_for_each(|_| {
-                let child = Child::fork(|_| {
-                    ensure!(pair.near.context.query_port(1).is_err(), "the child queried the port");
-                    works(&Pair::new(&Options::default())?).context("the child's own device")
-                })?;
-                child.finish()
-            });
-            stop.store(true, Ordering::Relaxed);
-            traffic.join().expect("the traffic's thread").context("the traffic")?;
-            forks
-        })
+        forks_amid(&pair)?;
+        let direct = own_counter("direct_requests")?;
+        ensure!(direct > 0, "all went by packets");
+        works(&pair)?;
+        Ok(())
     });
 }
 
