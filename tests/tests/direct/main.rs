@@ -1,7 +1,9 @@
 //! One-sided requests that go straight to the memory of another process of the host (`URXE_DIRECT=1`).
 
 mod commits;
+mod contexts;
 mod events;
+mod gather;
 mod lists;
 mod mappings;
 mod memory;
