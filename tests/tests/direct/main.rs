@@ -4,6 +4,7 @@ mod commits;
 mod contexts;
 mod events;
 mod gather;
+mod invalidated;
 mod lists;
 mod mappings;
 mod memory;
