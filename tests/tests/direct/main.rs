@@ -12,6 +12,7 @@ mod messages;
 mod missing;
 mod observed;
 mod reregistered;
+mod reregistered_amid_traffic;
 mod rights;
 mod stacks;
 mod stopped;

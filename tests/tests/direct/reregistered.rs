@@ -11,19 +11,22 @@ use super::{counter, in_direct_world, succeeds};
 
 /// Part of a region that becomes another.
 #[derive(Clone, Copy)]
-enum Part<'a> {
+pub(super) enum Part<'a> {
     Memory(&'a Pages),
+    /// So many bytes of memory from its start.
+    Bytes(&'a Pages, usize),
     Rights(u32),
     Domain(&'a Pd),
 }
 
 /// Registers `memory` anew, under its key.
-fn reregister(memory: &Mr, part: Part<'_>) -> Result<()> {
+pub(super) fn reregister(memory: &Mr, part: Part<'_>) -> Result<()> {
     let (no_domain, nowhere) = (std::ptr::null_mut(), std::ptr::null_mut());
     let (flag, domain, address, length, rights) = match part {
-        Part::Memory(pages) => {
+        Part::Memory(pages) => return reregister(memory, Part::Bytes(pages, pages.size())),
+        Part::Bytes(pages, length) => {
             let address = std::ptr::with_exposed_provenance_mut(usize::try_from(pages.addr())?);
-            (v::IBV_REREG_MR_CHANGE_TRANSLATION, no_domain, address, pages.size(), 0)
+            (v::IBV_REREG_MR_CHANGE_TRANSLATION, no_domain, address, length, 0)
         }
         Part::Rights(rights) => (v::IBV_REREG_MR_CHANGE_ACCESS, no_domain, nowhere, 0, rights),
         Part::Domain(domain) => (v::IBV_REREG_MR_CHANGE_PD, domain.raw(), nowhere, 0, 0),
