@@ -83,7 +83,7 @@ fn check_in(maps: impl BufRead, start: u64, length: u64, write: bool) -> Result<
 
 /// Lets `check` see the mappings that have `[start, start + length)`, in ascending order. Returns the range of all of them, or the
 /// first error: `unmapped` where there is none.
-fn all_mappings<E>(
+pub(super) fn all_mappings<E>(
     maps: impl BufRead,
     start: u64,
     length: u64,
@@ -116,28 +116,6 @@ pub(super) struct SharedPart {
     pub(super) offset: u64,
     /// `PROT_READ`, `PROT_WRITE`.
     pub(super) protection: i32,
-}
-
-/// Bytes of the stack on both sides of the caller's frame that are in use while pages are frozen.
-const FRAMES: u64 = 256 << 10;
-
-/// Whether all of `[start, start + length)` is private memory of no file that may be read and written, and neither code nor the
-/// main thread's stack, nor where the caller is on its stack.
-pub(super) fn is_private(start: u64, length: u64) -> bool {
-    let Ok(file) = File::open("/proc/self/maps") else { return false };
-    let on_stack = 0_u8;
-    let own = (&raw const on_stack) as u64;
-    let is_in_use = start < own.saturating_add(FRAMES) && own.saturating_sub(FRAMES) < start.saturating_add(length);
-    !is_in_use && is_private_in(BufReader::new(file), start, length)
-}
-
-fn is_private_in(maps: impl BufRead, start: u64, length: u64) -> bool {
-    let is_fit = |mapping: &Mapping<'_>| {
-        (mapping.is_data && mapping.is_small && mapping.readable && mapping.writable && !mapping.is_stack)
-            .then_some(())
-            .ok_or(())
-    };
-    all_mappings(maps, start, length, (), is_fit).is_ok()
 }
 
 /// Whether all of `[start, start + length)` is a shared mapping of the file with this inode, from `offset` on.
@@ -235,17 +213,17 @@ const ANONYMOUS_HUGE_PAGES: &[u8] = b"/anon_hugepage (deleted)";
 
 /// A line of `/proc/PID/maps` (proc_pid_maps(5)): `start-end perms offset device inode path`, in ascending order. The path is any
 /// bytes.
-struct Mapping<'a> {
-    start: u64,
+pub(super) struct Mapping<'a> {
+    pub(super) start: u64,
     end: u64,
-    readable: bool,
-    writable: bool,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
     /// Private, of no file, not executable.
-    is_data: bool,
+    pub(super) is_data: bool,
     /// Not of huge pages that are reserved for it.
-    is_small: bool,
+    pub(super) is_small: bool,
     /// The main thread's stack.
-    is_stack: bool,
+    pub(super) is_stack: bool,
     /// Of a shared mapping: the file, if it has a name still.
     file: Option<&'a [u8]>,
 }
@@ -338,23 +316,6 @@ mod tests {
             [(0xfff, 2), (0x2fff, 2), (0x3000, 1), (0x4000, 1), (0x5000, 1), (0x6fff, 2), (0x7fff, 2), (u64::MAX, 2)]
         {
             assert!(!is_data(start, length), "{start:#x}");
-        }
-    }
-
-    #[test]
-    fn memory_of_nobody_else() {
-        const TEXT: &str = "\
-1000-3000 rw-p 00000000 00:00 0                          [heap]
-3000-4000 r--p 00000000 00:00 0
-4000-5000 rw-s 00000000 00:01 5                          /memfd:urxe-direct (deleted)
-5000-6000 rw-p 00000000 08:01 77                         /lib/a b
-6000-7000 rw-p 00000000 00:00 0                          [stack]
-200000-400000 rw-p 00000000 00:10 9                      /anon_hugepage (deleted)
-";
-        let is_private = |start, length| is_private_in(TEXT.as_bytes(), start, length);
-        assert!(is_private(0x1000, 0x2000) && is_private(0x2000, 0x1000));
-        for (start, length) in [(0x1000, 0x3000), (0x3000, 1), (0x4000, 1), (0x5000, 1), (0x6000, 1), (0x20_0000, 1)] {
-            assert!(!is_private(start, length), "{start:#x}");
         }
     }
 

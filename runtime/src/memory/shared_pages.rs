@@ -2,8 +2,8 @@
 //!
 //! Private anonymous pages become pages of the process's shared file, in place: they are copied into the file, which is then mapped
 //! over them. When the last registration of them ends, they become private again, by a copy the other way. Pages of files, of
-//! shared mappings, huge pages and the main thread's stack stay what they are, and so does a range that overlaps one that is shared
-//! and is not within it.
+//! shared mappings, huge pages, the main thread's stack and other mappings that grow (`MAP_GROWSDOWN`) stay what they are, and so
+//! does a range that overlaps one that is shared and is not within it.
 //!
 //! An application may have moved shared pages by mremap(2), or made the mapping larger. So the end of a sharing looks for the pages in
 //! all mappings, and behind them in the file there is as much room as they take, which nobody else has ([`room_for`]).
@@ -22,6 +22,7 @@
 
 mod child;
 mod frozen;
+mod private;
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -35,6 +36,7 @@ use super::maps;
 use crate::fork_safe_mutex::ForkSafeMutex;
 use crate::limits::page;
 use frozen::Frozen;
+use private::is_private;
 
 pub(crate) use child::{after_fork, before_fork, in_child};
 
@@ -112,7 +114,7 @@ pub(crate) fn share(start: u64, length: u64) -> Option<u64> {
                 at + into
             });
         }
-        if extents.iter().any(|extent| extent.overlaps(start, end)) || !maps::is_private(start, length) {
+        if extents.iter().any(|extent| extent.overlaps(start, end)) || !is_private(start, length) {
             return None;
         }
         let room = room_for(length);

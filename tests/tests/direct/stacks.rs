@@ -1,11 +1,11 @@
-//! Memory on the stack of a thread that runs on it meanwhile.
+//! Memory on the stack of a thread that runs on it meanwhile, and of mappings that grow as stacks do.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use anyhow::{Result, ensure};
-use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, pattern};
+use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, Pages, pattern};
 use urxe_tests::verbs::{Mr, Op, Options, Pair};
 use urxe_tests::wait_until;
 
@@ -94,5 +94,47 @@ fn a_thread_that_runs_on_registered_memory() {
             ensure!(left[offset..offset + WHOLE] == pattern(1, WHOLE), "not what was written");
             Ok(())
         })
+    });
+}
+
+/// Bytes below a mapping into which it may grow: more than the kernel keeps free below each.
+const ROOM: usize = 4 << 20;
+
+/// A mapping that grows when memory below it is touched (`MAP_GROWSDOWN`) is reached by packets while it is registered, from its first page
+/// on, and grows meanwhile and afterwards.
+#[test]
+fn a_mapping_that_grows() {
+    in_direct_world(|| {
+        let pair = Pair::new(&Options::default())?;
+        let local = pair.near.region(BUFFER)?;
+        ensure!(is_direct(&pair, &pair.far.region(PAGE)?)?);
+        // Addresses that are nobody else's.
+        let room = Pages::new(ROOM);
+        room.unmap();
+        let start = usize::try_from(room.addr())? + ROOM - BUFFER;
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN | libc::MAP_FIXED_NOREPLACE,
+        );
+        let wanted = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        // SAFETY: where nothing is mapped.
+        let mapped = unsafe { libc::mmap(wanted.cast(), BUFFER, protection, flags, -1, 0) };
+        ensure!(mapped == wanted.cast(), "mmap: {}", std::io::Error::last_os_error());
+        // SAFETY: a page below the mapping, which grows so far; the device does not know of it.
+        let grows_by = |pages: usize| unsafe { wanted.sub(pages * PAGE).write_volatile(7) };
+        let memory = Mr::of_address(&pair.far.pd, start as u64, BUFFER, ALL_ACCESS)?;
+        ensure!(!is_direct(&pair, &memory)?, "pages are shared that would not grow");
+        grows_by(1);
+        local.pages().write(0, &pattern(1, BUFFER));
+        succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, BUFFER)])?;
+        // SAFETY: the mapping of above.
+        let bytes = || unsafe { std::slice::from_raw_parts(wanted, BUFFER) }.to_vec();
+        ensure!(bytes() == pattern(1, BUFFER));
+        memory.dereg()?;
+        grows_by(8);
+        ensure!(bytes() == pattern(1, BUFFER));
+        // SAFETY: the mapping, with the pages by which it has grown.
+        ensure!(unsafe { libc::munmap(wanted.sub(8 * PAGE).cast(), 8 * PAGE + BUFFER) } == 0);
+        Ok(())
     });
 }

@@ -61,7 +61,7 @@ impl Pages {
     }
 
     fn is_private(&self) -> bool {
-        maps::is_private(self.start(), LENGTH as u64)
+        is_private(self.start(), LENGTH as u64)
     }
 }
 
