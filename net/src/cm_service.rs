@@ -8,11 +8,12 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use urxe_wire::cm::{CmMad, CommId, Message};
 use urxe_wire::{Gid, Qpn};
 
+use crate::contention::lock;
 use crate::ipc::bind;
 use crate::mailbox::Mailbox;
 use crate::qpn_registry::block_of;
@@ -62,7 +63,7 @@ pub(crate) struct Services(Mutex<HashSet<Mailbox>>);
 
 impl Services {
     fn lock(&self) -> MutexGuard<'_, HashSet<Mailbox>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     pub(crate) fn contains(&self, name: Mailbox) -> bool {

@@ -64,6 +64,7 @@
 //! time is in [`Receiver`] (receive side) and [`TxBatch`] (send side).
 
 pub mod cm_service;
+pub mod contention;
 pub mod counters;
 pub mod datagram;
 pub mod direct;

@@ -10,10 +10,11 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use socket2::{InterfaceIndexOrAddress, Socket};
 
+use crate::contention::lock;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::set_option;
@@ -76,7 +77,7 @@ impl Groups {
     /// Joins a group and has its socket watched.
     pub(crate) fn join(&self, fds: &Arc<FdSet>, group: SocketAddr, interface: u32) -> io::Result<Arc<Membership>> {
         let membership = Arc::new(Membership::join(fds, group, interface)?);
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.0);
         let slot = match slots.iter().position(|slot| slot.strong_count() == 0) {
             Some(slot) => slot,
             None => {
@@ -92,6 +93,6 @@ impl Groups {
     }
 
     pub(crate) fn get(&self, slot: usize) -> Option<Arc<Membership>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(slot)?.upgrade()
+        lock(&self.0).get(slot)?.upgrade()
     }
 }

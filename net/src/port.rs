@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use urxe_wire::{Gid, Qpn};
 
 use crate::cm_service::{Service, Services};
+use crate::contention::lock;
 use crate::counters::Counters;
 use crate::direct::{Export, Import, Imports, Seen, SharedQp};
 use crate::error::PortError;
@@ -122,11 +123,11 @@ impl Port {
     /// these when nothing else is there.
     pub fn take_left_acks(&self) -> Vec<PendingAck> {
         self.has_left_acks.store(false, Ordering::Relaxed);
-        core::mem::take(&mut *self.left_acks.lock().unwrap_or_else(PoisonError::into_inner))
+        core::mem::take(&mut *lock(&self.left_acks))
     }
 
     pub(crate) fn leave_acks(&self, acks: Vec<PendingAck>) {
-        self.left_acks.lock().unwrap_or_else(PoisonError::into_inner).extend(acks);
+        lock(&self.left_acks).extend(acks);
         self.has_left_acks.store(true, Ordering::Relaxed);
     }
 
@@ -294,7 +295,7 @@ impl Port {
 
     /// Offers a table of queue pairs and regions to the processes that rings lead to from now on.
     pub fn offer(&self, export: &Export) {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).offer(export.offer());
+        lock(&self.routes).offer(export.offer());
     }
 
     /// The table of another device that shows a queue pair, and the queue pair.
@@ -318,7 +319,7 @@ impl Port {
 
     /// The connection of a ring to another process has something to say: that the other is gone.
     pub(crate) fn look_at_link(&self, fd: RawFd) {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).look_at_link(&self.fds, fd);
+        lock(&self.routes).look_at_link(&self.fds, fd);
     }
 
     /// Gives up all names and sockets now, whoever still refers to the port, or to a [`Route`]. Nobody may be receiving or

@@ -11,10 +11,11 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr as UnixAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use urxe_wire::Qpn;
 
+use crate::contention::lock;
 use crate::error::PortError;
 use crate::ipc::{NAME_PREFIX, bind};
 use crate::shm::{self, Purpose};
@@ -84,7 +85,7 @@ impl Registry {
     //= spec/hosts.md#net-004
     //# Queue pair numbers MUST be unique on a host and 0 and 1 never be given.
     pub(crate) fn alloc(&self, fds: &Arc<FdSet>, key: fn(RawFd) -> u64) -> Result<Qpn, PortError> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = lock(&self.pool);
         if pool.free.len() <= RESERVE {
             match self.take_block(&mut pool, fds, key) {
                 // Numbers that have rested less are better than none.
@@ -97,19 +98,19 @@ impl Registry {
 
     /// Closes the listener with this descriptor.
     pub(crate) fn close_listener(&self, listener: RawFd) {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = lock(&self.pool);
         pool.listeners.retain(|(_, other)| other.as_raw_fd() != listener);
     }
 
     /// The block whose listener has this descriptor.
     pub(crate) fn block_of_listener(&self, listener: RawFd) -> Option<u16> {
-        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = lock(&self.pool);
         pool.listeners.iter().find(|(_, other)| other.as_raw_fd() == listener).map(|(block, _)| *block)
     }
 
     /// Gives a number back.
     pub(crate) fn free(&self, qpn: Qpn) {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = lock(&self.pool);
         debug_assert!(self.owns(block_of(qpn)) && !pool.free.contains(&qpn), "{qpn} was not given out");
         pool.free.push_back(qpn);
     }

@@ -4,10 +4,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use urxe_wire::{Gid, Qpn, icrc};
 
+use crate::contention::lock;
 use crate::counters::{Counters, add};
 use crate::direct::Offer;
 use crate::interface::Interface;
@@ -249,7 +250,7 @@ enum SharedWay {
 impl TxSocket {
     /// The way through shared memory, which is made if need be.
     fn link(&self, fds: &Arc<FdSet>, counters: &Counters, offer: Option<&Offer>) -> Option<Arc<Link>> {
-        let mut way = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut way = lock(&self.link);
         match &*way {
             SharedWay::None => return None,
             SharedWay::Known(link) => match link.upgrade() {
@@ -368,11 +369,9 @@ impl TxPool {
 
     /// Looks what has become of the ring with this connection.
     pub(crate) fn look_at_link(&self, fds: &FdSet, fd: RawFd) {
-        let links = self.sockets.iter().filter_map(|socket| {
-            match &*socket.link.lock().unwrap_or_else(PoisonError::into_inner) {
-                SharedWay::Known(link) => link.upgrade(),
-                SharedWay::None | SharedWay::Unknown => None,
-            }
+        let links = self.sockets.iter().filter_map(|socket| match &*lock(&socket.link) {
+            SharedWay::Known(link) => link.upgrade(),
+            SharedWay::None | SharedWay::Unknown => None,
         });
         for link in links.filter(|link| link.raw_fd() == fd) {
             link.look(fds);

@@ -104,44 +104,5 @@ pub mod xrc;
 #[path = "../../net/tests/ports/user_namespace.rs"]
 mod user_namespace;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-
-/// Locks that a thread found taken, of all devices of the process.
-static CONTENDED: AtomicU64 = AtomicU64::new(0);
-
-/// Returns how often a thread has found a lock taken since the program began: of queue pairs, queues, or of receiving.
-pub(crate) fn contended_locks() -> u64 {
-    CONTENDED.load(Ordering::Relaxed)
-}
-
-/// Locks, whatever a panicking thread left behind: a panic has made the device fatal already.
-#[inline]
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    match mutex.try_lock() {
-        Ok(guard) => guard,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => wait_for(mutex),
-    }
-}
-
-/// Locks what another thread has locked, and counts that.
-#[cold]
-#[inline(never)]
-fn wait_for<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    CONTENDED.fetch_add(1, Ordering::Relaxed);
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Locks as [`lock`] does, unless another thread has the lock. Counts if so.
-#[inline]
-pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => {
-            CONTENDED.fetch_add(1, Ordering::Relaxed);
-            None
-        }
-    }
-}
+pub use urxe_net::contention::lock;
+pub(crate) use urxe_net::contention::{contended_locks, try_lock};

@@ -1,10 +1,11 @@
 //! Copies that peers were at when what they copy from or to was hidden.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::mapping::Mapping;
 use super::words::QpWords;
+use crate::contention::lock;
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::process::Process;
 
@@ -72,7 +73,7 @@ impl Copies {
             return;
         }
         let is_this = |known: &Copy| Arc::ptr_eq(&known.table, table) && (known.place, known.copy) == (place, copy);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         if !all.iter().any(is_this) {
             // The connection is there still, and tells if the number is another process's by now.
             let process = peer.pid().and_then(Process::of);
@@ -82,7 +83,7 @@ impl Copies {
 
     /// Whether all have ended.
     pub(super) fn are_over(&self) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.retain(Copy::goes_on);
         all.is_empty()
     }
@@ -100,7 +101,7 @@ impl Copies {
     fn wait_until(&self, until: Instant) {
         for round in 0.. {
             let waits = {
-                let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut all = lock(&self.0);
                 if all.is_empty() {
                     return;
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use urxe_wire::Qpn;
 
@@ -12,6 +12,7 @@ use super::mapping::{Mapping, Placed, WHOLE_TABLE};
 use super::receives::{Message, ReceiveWords, SharedReceive};
 use super::words::{QpWords, RegionWords, SharedQp, SharedRegion, Taken};
 use super::{QPS, RECEIVERS, REGIONS};
+use crate::contention::lock;
 use crate::route::Route;
 
 /// Queue pairs and regions of a device, as its peers see them.
@@ -98,7 +99,7 @@ impl Export {
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shown)
     }
 
     /// Shows a queue pair whose responder expects the PSN `base` to the peer that `route` leads to. False: another has its place,

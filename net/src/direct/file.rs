@@ -3,12 +3,13 @@
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{FallocateFlags, fallocate, fstat};
 
 use super::copies::Copies;
 use super::mapping::{FILE, WHOLE_TABLE};
+use crate::contention::lock;
 use crate::ipc::credentials::file_may_have;
 use crate::ipc::sealed_file;
 use crate::sys::identity::Identity;
@@ -90,7 +91,7 @@ impl SharedFile {
     /// Takes a part of so many bytes, all zero. `None`: there is no such room.
     pub fn take(&self, bytes: u64) -> Option<u64> {
         let need = bytes.checked_next_multiple_of(GRAIN).filter(|need| *need > 0)?;
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = lock(&self.parts);
         if !parts.withheld.is_empty() && self.copies.are_over() {
             for (at, bytes) in std::mem::take(&mut parts.withheld) {
                 // Once more: a peer may have written there since.
@@ -120,7 +121,7 @@ impl SharedFile {
             return;
         }
         let is_over = self.copies.are_over();
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = lock(&self.parts);
         if is_over {
             parts.add(at, bytes);
         } else {
@@ -135,13 +136,13 @@ impl SharedFile {
 
     /// Takes a table: new, or one in which all is hidden.
     pub(super) fn take_table(&self) -> Option<u64> {
-        let known = self.parts.lock().unwrap_or_else(PoisonError::into_inner).tables.pop();
+        let known = lock(&self.parts).tables.pop();
         known.or_else(|| self.take(WHOLE_TABLE))
     }
 
     /// Gives back a table, in which all is hidden.
     pub(super) fn give_table_back(&self, at: u64) {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner).tables.push(at);
+        lock(&self.parts).tables.push(at);
     }
 }
 

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use urxe_wire::Qpn;
 
@@ -12,6 +12,7 @@ use super::mapping::{Mapping, Placed, WHOLE_TABLE};
 use super::receives::ReceiveWords;
 use super::words::{QpWords, RegionWords, SharedQp, SharedRegion};
 use super::{QPS, REGIONS};
+use crate::contention::lock;
 use crate::ipc::credentials::Credentials;
 use crate::ipc::sealed_file;
 use crate::sys::fd::Fd;
@@ -137,7 +138,7 @@ pub(crate) struct Imports {
 impl Imports {
     /// Takes a file that came on a connection, with a table at `table`.
     pub(crate) fn take(&self, file: BorrowedFd<'_>, table: u64, connection: &Arc<Fd>) -> io::Result<Arc<Import>> {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         all.retain(|import| import.is_alive());
         let import = Arc::new(Import::new(file, table, connection, &all)?);
         all.push(Arc::clone(&import));
@@ -150,7 +151,7 @@ impl Imports {
         if self.count.load(Ordering::Acquire) == 0 || pid.is_none() {
             return None;
         }
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         all.retain(|import| import.is_alive());
         let of_process = all.iter().filter(|import| import.pid == pid);
         of_process.into_iter().find_map(|import| Some((Arc::clone(import), import.find_qp(qpn)?)))

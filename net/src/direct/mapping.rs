@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::receives::ReceiveWords;
 use super::words::{QpWords, RegionWords};
 use super::{QPS, RECEIVERS, REGIONS};
+use crate::contention::lock;
 
 /// Bytes of a table without the receive WQEs of its queue pairs.
 pub(super) const TABLE: u64 = (QPS * size_of::<QpWords>() + REGIONS * size_of::<RegionWords>()) as u64;
@@ -135,7 +136,7 @@ impl Mapping {
 
     fn open_for_good(&self, at: u64, length: u64) -> io::Result<()> {
         let Some(run) = self.units(at, length) else { return Err(io::ErrorKind::InvalidData.into()) };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         if !self.protect(run, libc::PROT_READ | libc::PROT_WRITE) {
             return Err(io::Error::last_os_error());
         }
@@ -167,7 +168,7 @@ impl Mapping {
     /// False: it is not open.
     pub(super) fn open(&self, at: u64, length: u64) -> bool {
         let Some(run) = self.units(at, length) else { return false };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         if open.runs.iter().any(|(start, end)| *start <= run.0 && run.1 <= *end) {
             return true;
         }

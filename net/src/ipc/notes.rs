@@ -7,10 +7,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use urxe_wire::Qpn;
 
+use crate::contention::lock;
 use crate::ipc::unix;
 use crate::qpn_registry::block_of;
 use crate::sys::fd::{Fd, FdSet};
@@ -51,7 +52,7 @@ impl Notes {
     /// # Errors
     /// `AddrInUse` if another listens already; what else the system refuses.
     pub fn listen(&self, qpn: Qpn) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if let std::collections::hash_map::Entry::Vacant(place) = state.listeners.entry(block_of(qpn)) {
             let listener = unix::listen(KIND, block_of(qpn))?;
             place.insert(self.fds.adopt(listener)?);
@@ -70,7 +71,7 @@ impl Notes {
 
     /// Takes the notes that have come, without waiting.
     pub fn receive(&self) -> Vec<Vec<u8>> {
-        let State { listeners, silent } = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { listeners, silent } = &mut *lock(&self.state);
         let mut notes = Vec::new();
         silent.retain(|connection| connection.is_ours() && !take(connection.as_raw_fd(), &mut notes));
         let mut accepted = 0;

@@ -4,12 +4,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use socket2::Socket;
 use urxe_wire::Gid;
 
 use super::{LastWill, keeper_address};
+use crate::contention::lock;
 use crate::ipc::unix;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::identity::Identity;
@@ -106,7 +107,7 @@ impl OwnLastWills {
     }
 
     fn own(&self) -> MutexGuard<'_, Own> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.own)
     }
 
     /// Appoints the successor of an address: the connection to the process that keeps its last wills.
@@ -135,7 +136,7 @@ impl OwnLastWills {
         if wills.is_empty() {
             return;
         }
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = lock(&self.due);
         due.extend(wills);
         self.is_due.store(!due.is_empty(), Ordering::Release);
     }
@@ -166,7 +167,7 @@ impl OwnLastWills {
         if !self.is_due.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        core::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner))
+        core::mem::take(&mut *lock(&self.due))
     }
 }
 

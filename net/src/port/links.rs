@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::Port;
+use crate::contention::lock;
 use crate::interface::Interface;
 use crate::link_monitor::LinkEvent;
 
@@ -25,7 +26,7 @@ impl Port {
         if !self.has_link_events.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        core::mem::take(&mut *self.link_events.lock().unwrap_or_else(PoisonError::into_inner))
+        core::mem::take(&mut *lock(&self.link_events))
     }
 
     /// Whether packets may leave from every address. Where an interface is down, the kernel would have another one send those to
@@ -38,7 +39,7 @@ impl Port {
 
     /// Has packets leave from the addresses of `now` that are up, or from all if `may_send`.
     fn follow_links(&self, now: &Arc<Interface>, may_send: bool) {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).follow(now);
+        lock(&self.routes).follow(now);
         self.is_up.store(may_send, Ordering::Release);
     }
 
@@ -69,7 +70,7 @@ impl Port {
     }
 
     fn note(&self, changes: Vec<LinkEvent>) {
-        self.link_events.lock().unwrap_or_else(PoisonError::into_inner).extend(changes);
+        lock(&self.link_events).extend(changes);
         self.has_link_events.store(true, Ordering::Release);
     }
 }

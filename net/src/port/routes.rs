@@ -1,11 +1,12 @@
 //! Routes from a port to its peers, and multicast groups.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use urxe_wire::Gid;
 
 use super::Port;
+use crate::contention::lock;
 use crate::error::{PortError, RouteError};
 use crate::multicast::Membership;
 use crate::route::{Destination, Route};
@@ -26,7 +27,7 @@ impl Port {
         if paths < 2 || !route.may_lose() {
             return route;
         }
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = lock(&self.routes);
         let mut make = |path| routes.route(&self.fds, &self.counters, [local, remote], to, false, path);
         let others = (1..paths).filter_map(|path| make(path).ok()).map(Arc::new).collect();
         make(0).map_or(route, |first| Arc::new(first.with_others(others)))
@@ -47,7 +48,7 @@ impl Port {
     fn make_route(&self, to: &Destination, stays: impl Fn(SocketAddr) -> bool) -> Result<Arc<Route>, RouteError> {
         let (local, remote) = self.resolve_pair(&to.local, &to.remote)?;
         let inside = stays(remote);
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = lock(&self.routes);
         let route = routes.route(&self.fds, &self.counters, [local, remote], to, inside, 0);
         route.map(Arc::new).map_err(|e| RouteError::Os(PortError::os("open a UDP socket to send from", e)))
     }

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::frame::RawFrame;
 use super::ring::Ring;
 use super::xdp::{ProgramMaps, Steering, Xdp, XdpRx};
 use super::{RECEIVE_BUFFER, ask_for_buffer, bind, packet_socket};
+use crate::contention::lock;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{set_option, set_struct};
@@ -208,7 +209,7 @@ impl RawRxSocket {
     }
 
     fn steering(&self) -> MutexGuard<'_, Option<Steering>> {
-        self.steering.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.steering)
     }
 
     /// Says whether frames that this host sends are received too.

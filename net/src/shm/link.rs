@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -15,6 +15,7 @@ use super::handshake::{self, Handshake, Purpose};
 use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Producer, RingRecord};
 use super::segment::{AckWords, Segment};
+use crate::contention::lock;
 use crate::direct::Offer;
 use crate::ipc::credentials::{self, Credentials};
 use crate::sys::epoll_key::EpollKey;
@@ -208,6 +209,6 @@ impl Link {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.writer)
     }
 }

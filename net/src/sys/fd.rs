@@ -4,10 +4,11 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::identity::Identity;
 use super::{close, epoll_add, epoll_create, epoll_ready, epoll_remove};
+use crate::contention::lock;
 
 /// Slots in the first block of a [`FdSet`]; each further block has twice as many.
 const FIRST: usize = 64;
@@ -177,10 +178,6 @@ impl FdSet {
 const fn place(index: usize) -> (usize, usize) {
     let block = (index / FIRST + 1).ilog2() as usize;
     (block, index + FIRST - (FIRST << block))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for FdSet {
