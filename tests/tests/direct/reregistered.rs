@@ -13,7 +13,7 @@ use super::{counter, in_direct_world, succeeds};
 #[derive(Clone, Copy)]
 pub(super) enum Part<'a> {
     Memory(&'a Pages),
-    /// So many bytes of memory from its start.
+    /// The first bytes of memory, of this number.
     Bytes(&'a Pages, usize),
     Rights(u32),
     Domain(&'a Pd),
