@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 
-use urxe_engine::congestion::CongestionSettings;
+use urxe_engine::congestion::{Algorithm, CongestionSettings, Parameters};
 use urxe_engine::endpoint::{
     CqId, Datagram, EndpointHost, HeapMemory, Outbox, Received, Route, connected_attr, to_rts,
 };
@@ -99,21 +99,34 @@ struct End {
 
 impl End {
     fn new(qp_type: QpType, outcome: DirectOutcome) -> Self {
+        Self::with(qp_type, outcome, CongestionSettings::NONE)
+    }
+
+    fn with(qp_type: QpType, outcome: DirectOutcome, congestion: CongestionSettings) -> Self {
         let mut endpoint = Endpoint::new(OWN, Reaching::new(outcome), 1);
         let cq = endpoint.create_cq(16);
-        let qpn = endpoint.create_qp(&QpSetup { sq_sig_all: true, ..QpSetup::new(qp_type, Pd(1), cq, cq) });
+        let setup = QpSetup { sq_sig_all: true, congestion, ..QpSetup::new(qp_type, Pd(1), cq, cq) };
+        let qpn = endpoint.create_qp(&setup);
         let route = Route { to: PEER, source_port: 0xC000 };
         endpoint.connect(NOW, qpn, &connected_attr(Qpn::new(2)), Some(route)).unwrap();
         Self { endpoint, cq, qpn }
     }
 
     fn post(&mut self, wr_id: u64, op: SendOp, length: u32) {
-        self.endpoint.post_send(NOW, self.qpn, request(wr_id, op, length), None).unwrap();
+        self.post_at(NOW, wr_id, op, length);
+    }
+
+    fn post_at(&mut self, now: Instant, wr_id: u64, op: SendOp, length: u32) {
+        self.endpoint.post_send(now, self.qpn, request(wr_id, op, length), None).unwrap();
     }
 
     /// Packets that leave.
     fn packets(&mut self) -> usize {
-        std::iter::from_fn(|| self.endpoint.poll_transmit(NOW)).count()
+        self.packets_at(NOW)
+    }
+
+    fn packets_at(&mut self, now: Instant) -> usize {
+        std::iter::from_fn(|| self.endpoint.poll_transmit(now)).count()
     }
 
     fn completed(&mut self) -> Vec<(u64, WcStatus)> {
@@ -128,7 +141,16 @@ impl End {
     fn acknowledge(&mut self, psn: u32) {
         let opcode = Opcode::new(Transport::Rc, Operation::Acknowledge).unwrap();
         let ext = Ext::Aeth(Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() });
-        let header = Header { bth: Bth::new(opcode, self.qpn, Psn::new(psn)), service: Service::Connected, ext };
+        self.gets(Header { bth: Bth::new(opcode, self.qpn, Psn::new(psn)), service: Service::Connected, ext });
+    }
+
+    /// A CNP arrives.
+    fn notify(&mut self) {
+        let bth = Bth { becn: true, ..Bth::new(Opcode::CNP, self.qpn, Psn::new(0)) };
+        self.gets(Header::new(bth, Ext::CnpReserved));
+    }
+
+    fn gets(&mut self, header: Header) {
         let mut bytes = vec![0; header.len()];
         header.emit(&mut bytes);
         let [from, to] = [PEER, OWN].map(|address| SocketAddr::new(address, ROCE_PORT));
@@ -300,5 +322,37 @@ fn long_requests_take_turns_with_others() {
             assert_eq!(qp.transmit(&mut io), progress, "{qp_type:?}");
             assert_eq!(memory.asked.borrow().len(), asked);
         }
+    }
+}
+
+/// A CNP limits the rate: what it would hold back is sent as packets until the rate is the link's again.
+#[test]
+fn a_limited_rate_is_kept_by_packets() {
+    let settings = CongestionSettings {
+        ecn: true,
+        algorithm: Algorithm::Dcqcn,
+        parameters: Parameters::default(),
+        line_rate: 1000,
+    };
+    let later = NOW + std::time::Duration::from_hours(1);
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut end = End::with(qp_type, DirectOutcome::Done, settings);
+        end.post(1, SendOp::Write(REMOTE), 0);
+        assert_eq!((end.packets(), end.asked().len()), (0, 1), "{qp_type:?}");
+        end.notify();
+        end.post(2, SendOp::Write(REMOTE), 0);
+        assert_eq!((end.packets(), end.asked()), (1, vec![]), "{qp_type:?}: a limited rate");
+        if qp_type == QpType::Rc {
+            end.acknowledge(1);
+        }
+        // The first request finds that the limit has gone.
+        end.post_at(later, 3, SendOp::Write(REMOTE), 0);
+        if end.packets_at(later) > 0 && qp_type == QpType::Rc {
+            end.acknowledge(2);
+        }
+        end.asked();
+        end.post_at(later, 4, SendOp::Write(REMOTE), 0);
+        assert_eq!((end.packets_at(later), end.asked().len()), (0, 1), "{qp_type:?}: an hour later");
+        assert_eq!(end.completed(), [1, 2, 3, 4].map(|wr_id| (wr_id, WcStatus::Success)), "{qp_type:?}");
     }
 }
