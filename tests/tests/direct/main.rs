@@ -5,6 +5,7 @@ mod contexts;
 mod events;
 mod gather;
 mod invalidated;
+mod killed;
 mod lists;
 mod mappings;
 mod memory;
