@@ -18,7 +18,7 @@ fn node(key_seed: u64) -> Node {
 }
 
 /// Two nodes, once requests of the first go to the second's memory.
-fn connected() -> (Node, Node) {
+pub(crate) fn connected() -> (Node, Node) {
     let mut others = vec![];
     for _ in 0..10 {
         let (a, b) = (node(1), node(2));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use urxe_engine::{SendOp, WcStatus};
 
+use crate::direct;
 use crate::node::{Node, in_namespace};
 
 /// Scheduling of a thread, as far as the kernel tells it.
@@ -118,6 +119,25 @@ fn polls_park_beside_devices_that_are_closed() {
     });
 }
 
+/// Polls by turns beside threads that spin on one processor, and on any, and looks at the scheduling of their thread each time.
+fn leave_alone(a: &Node, b: &Node, given: &Scheduling) {
+    let one = [*given.cpus.last().unwrap()];
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        (0..2).for_each(|_| drop(scope.spawn(|| spin(&one, &stop))));
+        poll(a, b);
+        assert_eq!(Scheduling::own(), *given);
+        // Beside the threads that spin, and on any processor again.
+        for cpus in [&one[..], &given.cpus] {
+            run_on(cpus);
+            poll(a, b);
+            let Scheduling { attr, timer_slack, .. } = *given;
+            assert_eq!(Scheduling::own(), Scheduling { cpus: cpus.to_vec(), attr, timer_slack });
+        }
+    });
+}
+
 #[test]
 fn polls_leave_the_scheduling_of_their_thread_alone() {
     in_namespace(|| {
@@ -125,20 +145,21 @@ fn polls_leave_the_scheduling_of_their_thread_alone() {
         let (a, b) = (Node::new(1, true), Node::new(2, true));
         a.connect(b.qp.qpn());
         b.connect(a.qp.qpn());
-        let one = [*given.cpus.last().unwrap()];
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let _stop = Stop(&stop);
-            (0..2).for_each(|_| drop(scope.spawn(|| spin(&one, &stop))));
-            poll(&a, &b);
-            assert_eq!(Scheduling::own(), given);
-            // Beside the threads that spin, and on any processor again.
-            for cpus in [&one[..], &given.cpus] {
-                run_on(cpus);
-                poll(&a, &b);
-                let Scheduling { attr, timer_slack, .. } = given;
-                assert_eq!(Scheduling::own(), Scheduling { cpus: cpus.to_vec(), attr, timer_slack });
-            }
-        });
+        leave_alone(&a, &b, &given);
+    });
+}
+
+/// Memory that is shared and given back, and requests that go straight to it, leave it alone as well.
+#[test]
+fn direct_requests_leave_the_scheduling_of_their_thread_alone() {
+    in_namespace(|| {
+        let given = Scheduling::own();
+        let (a, b) = direct::connected();
+        assert_eq!(Scheduling::own(), given, "by a registration");
+        let before = a.count("direct_requests");
+        leave_alone(&a, &b, &given);
+        assert!(a.count("direct_requests") > before, "all went by packets");
+        drop((a, b));
+        assert_eq!(Scheduling::own(), given, "by the end of a registration");
     });
 }
