@@ -170,7 +170,7 @@ fn every_row_of_the_table_has_the_effect_of_the_equations() {
             // Of the notification point: `min_time_between_cnps_is_kept` in `engine/tests/congestion`.
             "min_time_between_cnps" => continue,
             // The engine hands it on; the runtime's network puts it into IP headers: `tshark_sees_ect_and_the_cnp` in
-            // `tests/tests/congestion.rs`.
+            // `tests/tests/congestion/shared_link.rs`.
             "cnp_dscp" => continue,
             name => panic!("no figures of {name}"),
         };
