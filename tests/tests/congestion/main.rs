@@ -1,5 +1,6 @@
 //! Congestion notification between programs of two hosts, on a network that marks packets.
 
+mod classes;
 mod shared_link;
 
 use std::collections::BTreeSet;
