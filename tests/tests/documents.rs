@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use urxe_engine::congestion::Parameters;
 use urxe_tests::documents::{Things, commands};
 use urxe_tests::requirements::files;
 use urxe_tests::{DIAGNOSTICS, REFUSED_DIAGNOSTICS, artifacts};
@@ -63,6 +64,22 @@ fn the_reference_lists_every_counter() -> Result<()> {
     listed.sort_unstable();
     counters.sort_unstable();
     ensure!(listed == counters, "docs/reference/counters.md lists {listed:?}, and there are {counters:?}");
+    Ok(())
+}
+
+/// Names, defaults, units and effects of the page are those of the engine.
+#[test]
+fn the_page_of_congestion_lists_every_parameter() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/internals/congestion.md"))?;
+    let (_, section) = text.split_once("## Parameters\n").context("no section of parameters")?;
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let listed: Vec<Vec<&str>> = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect();
+    let parameters = Parameters::ALL.iter().map(|parameter| {
+        let unit = parameter.unit.replace('|', ", ");
+        vec![format!("`{}`", parameter.name), parameter.default.to_string(), unit, parameter.help.to_owned()]
+    });
+    let parameters: Vec<Vec<String>> = parameters.collect();
+    ensure!(listed == parameters, "docs/internals/congestion.md lists {listed:#?}, and there are {parameters:#?}");
     Ok(())
 }
 
