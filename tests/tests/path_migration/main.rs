@@ -17,7 +17,7 @@ use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::datagram::towards;
 use urxe_tests::verbs::memory::pattern;
 use urxe_tests::verbs::{Change, Context, End, Mr, Op, Options, PATIENCE, RecvWr, Remote, SendWr, Status};
-use urxe_tests::{Host, World, in_world_with, wait_until};
+use urxe_tests::{Host, World, in_world_with, own_counter, wait_until};
 
 /// The variable with a process on the other host.
 const OTHER: &str = "TEST_OTHER_HOST";
@@ -292,6 +292,8 @@ fn turns(first: u8, timeout: u8) -> Result<()> {
         child.send(&[0])?;
     }
     side.expect_no_event()?;
+    let migrated = own_counter("paths_migrated")?;
+    ensure!(migrated == 2, "paths_migrated is {migrated}");
     child.finish()
 }
 
@@ -325,6 +327,7 @@ fn an_application_migrates() {
             Change::to(v::IBV_QPS_RTS).with(v::IBV_QP_PATH_MIG_STATE, |attr| attr.path_mig_state = v::IBV_MIG_MIGRATED);
         side.end.qp.modify(&migrate)?;
         side.expect(v::IBV_EVENT_PATH_MIG)?;
+        ensure!(own_counter("paths_migrated")? == 1);
         let [_] = child.receive()?;
         side.talk()?;
         child.finish()
