@@ -1,12 +1,14 @@
 //! Writes what was captured into the fuzzers' corpora: every RoCE packet, from the BTH to the ICRC, for `packet`; every
-//! management datagram for `cm`.
+//! management datagram for `cm`. Packets that the kernel's rxe, which was captured, does not send are made.
 
 use std::error::Error;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use pcap_file::pcapng::{Block, PcapNgReader};
-use urxe_wire::{Packet, Qpn, ROCE_PORT};
+use urxe_wire::icrc::{self, Flow};
+use urxe_wire::{Bitmap, Bth, Ext, Header, Opcode, Packet, Psn, Qpn, ROCE_PORT, SelectiveAck, SelectiveOffer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -34,7 +36,37 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
+    for (name, packet) in made() {
+        fs::write(packets.join(name), packet)?;
+    }
     Ok(())
+}
+
+/// Packets of congestion notification and of selective repeat, by their names.
+fn made() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    let offer = |answer| Ext::SelectiveOffer(SelectiveOffer { answer, window: 1024 });
+    let ack = |duplicates| Ext::SelectiveAck(SelectiveAck { duplicates });
+    let mut gaps = vec![0; Bitmap::len_for(40)];
+    [1, 2, 5, 40].iter().for_each(|behind| Bitmap::set(&mut gaps, *behind));
+    let all = [
+        ("made-cnp", Opcode::CNP, Ext::CnpReserved, vec![]),
+        ("made-offer", Opcode::SELECTIVE_OFFER, offer(false), vec![]),
+        ("made-offer-answer", Opcode::SELECTIVE_OFFER, offer(true), vec![]),
+        ("made-selective-ack", Opcode::SELECTIVE_ACK, ack(0), vec![]),
+        ("made-selective-ack-gaps", Opcode::SELECTIVE_ACK, ack(3), gaps),
+        ("made-selective-ack-longest", Opcode::SELECTIVE_ACK, ack(u32::MAX), vec![0xA5; Bitmap::MOST]),
+    ];
+    all.into_iter().map(|(name, opcode, ext, payload)| {
+        let becn = opcode == Opcode::CNP;
+        let header = Header::new(Bth { becn, ..Bth::new(opcode, Qpn::new(17), Psn::new(0xFF_FFF0)) }, ext);
+        let mut packet = vec![0; header.len()];
+        header.emit(&mut packet);
+        packet.extend(payload);
+        // The flow of the target `packet`.
+        let address = |host| SocketAddr::from(([10, 77, 0, host], ROCE_PORT));
+        packet.extend(icrc::compute(&Flow::new(address(2), address(3)), 0, &packet).to_le_bytes());
+        (name, packet)
+    })
 }
 
 /// Payload of a UDP datagram to the RoCE port, in an Ethernet frame.
