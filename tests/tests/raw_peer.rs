@@ -1,0 +1,159 @@
+//! A peer that is no urxe: a UDP socket of another host, which sends packets that no device would, and what is counted of them.
+
+use std::fs::File;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::thread;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use urxe_ffi::verbs as v;
+use urxe_tests::verbs::{Context, End, Op, Options, Remote, SendWr, Status};
+use urxe_tests::{GID_IPV6, Host, World, in_world_with, own_counter, wait_until};
+use urxe_wire::{
+    Aeth, Bitmap, Bth, Credits, Ext, Header, Msn, Opcode, Operation, Psn, Qpn, SelectiveAck,
+    SelectiveOffer, Syndrome, Transport, icrc,
+};
+
+/// The variable with a process on the other host.
+const OTHER: &str = "TEST_OTHER_HOST";
+/// Addresses of this host and of the other one. IPv6 has no identification, which the kernel would choose and the ICRC covers.
+const OWN: &str = "[fd77::1]:4791";
+const PEER: &str = "[fd77::2]:49153";
+const PEER_GID: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+const PEER_QPN: u32 = 0x12_3456;
+
+/// Adds a host on a cable.
+fn linked(world: &World) -> Result<Host> {
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    world.host().set_env(OTHER, &other.pid().to_string());
+    Ok(other)
+}
+
+/// A queue pair, and the socket of the other host that it takes for its peer.
+struct Raw {
+    end: End,
+    socket: UdpSocket,
+    flow: icrc::Flow,
+    rq_psn: Psn,
+    sq_psn: Psn,
+}
+
+impl Raw {
+    fn new() -> Result<Self> {
+        // An ACK timeout of 0 never ends: this peer acknowledges when it likes.
+        let options = Options { gid: GID_IPV6, timeout: 0, mtu: v::IBV_MTU_256, ..Options::default() };
+        let end = End::new(&Context::open()?, &options)?;
+        end.connect(PEER_QPN, PEER_GID, &options)?;
+        let (own, peer): (SocketAddr, SocketAddr) = (OWN.parse()?, PEER.parse()?);
+        let socket = on_other(|| Ok(UdpSocket::bind(peer)?))?;
+        socket.connect(own)?;
+        let attr = end.qp.query()?.0;
+        let (rq_psn, sq_psn) = (Psn::new(attr.rq_psn), Psn::new(attr.sq_psn));
+        Ok(Self { end, socket, flow: icrc::Flow::new(peer, own), rq_psn, sq_psn })
+    }
+
+    fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth::new(opcode, Qpn::new(self.end.qp.number()), psn)
+    }
+
+    /// A packet from its BTH to its ICRC, of a payload that needs no padding.
+    fn packet(&self, header: &Header, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; header.len()];
+        header.emit(&mut bytes);
+        bytes.extend_from_slice(payload);
+        bytes.extend(icrc::compute(&self.flow, 0, &bytes).to_le_bytes());
+        bytes
+    }
+
+    fn send(&self, bth: Bth, ext: Ext, payload: &[u8]) -> Result<()> {
+        self.socket.send(&self.packet(&Header::new(bth, ext), payload))?;
+        Ok(())
+    }
+
+    fn send_selective_ack(&self, missing: Psn, bitmap: &[u8]) -> Result<()> {
+        let ack = Ext::SelectiveAck(SelectiveAck { duplicates: 0 });
+        self.send(self.bth(Opcode::SELECTIVE_ACK, missing), ack, bitmap)
+    }
+}
+
+/// Runs `act` on the other host, in a thread of this process.
+fn on_other<T: Send>(act: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let namespace = File::open(format!("/proc/{}/ns/net", std::env::var(OTHER)?))?;
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            // SAFETY: a plain system call, about this thread.
+            let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+            ensure!(entered == 0, "setns: {}", std::io::Error::last_os_error());
+            act()
+        });
+        other.join().unwrap_or_else(|_| bail!("the thread panicked"))
+    })
+}
+
+/// Waits until a counter of this process has a value, and fails if it gets larger.
+fn wait_for(name: &str, value: u64) -> Result<()> {
+    let mut last = 0;
+    wait_until("packets are counted", || {
+        last = own_counter(name)?;
+        Ok(last >= value)
+    })
+    .with_context(|| format!("{name} is {last}, not {value}"))?;
+    ensure!(last == value, "{name} is {last}, not {value}");
+    Ok(())
+}
+
+/// Selective acknowledgements of a hostile peer change nothing, and each is counted.
+#[test]
+fn invalid_selective_acknowledgements_are_counted() {
+    let selective = |world: &World| {
+        world.host().set_env("URXE_SELECTIVE_REPEAT", "1");
+        linked(world)
+    };
+    in_world_with(selective, || {
+        const PACKETS: u32 = 4;
+        let raw = Raw::new()?;
+        let answer = Ext::SelectiveOffer(SelectiveOffer { answer: true, window: 64 });
+        raw.send(raw.bth(Opcode::SELECTIVE_OFFER, Psn::new(0)), answer, &[])?;
+        wait_for("sack_connections", 1)?;
+        let region = raw.end.region(4 * 256)?;
+        let to = Remote { addr: 0x1000, rkey: 7 };
+        raw.end.qp.post_send(&SendWr::new(Op::Write(to), &[region.sge(0, 4 * 256)]))?;
+        wait_until("the WRITE has left", || Ok(own_counter("tx_packets")? >= u64::from(PACKETS)))?;
+        let bits = |behind: &[usize]| {
+            let mut bitmap = vec![0; Bitmap::len_for(behind.iter().copied().max().unwrap_or_default())];
+            behind.iter().for_each(|behind| Bitmap::set(&mut bitmap, *behind));
+            bitmap
+        };
+        let first = raw.sq_psn;
+        // Of what was never sent: by one bit, by many, by its own PSN. The last but one is longer than bitmaps are.
+        let hostile = [
+            (first, bits(&[4])),
+            (first.add(1), bits(&[1, 2, 3])),
+            (first, bits(&[1, 2048])),
+            (first.add(PACKETS + 1), vec![]),
+            (first.add(0x7F_FFFF), bits(&[1])),
+            (first, vec![0xFF; 260]),
+            (first, vec![0xFF; 8]),
+        ];
+        for (nth, (missing, bitmap)) in (1..).zip(&hostile) {
+            raw.send_selective_ack(*missing, bitmap)?;
+            wait_for("sack_invalid", nth).with_context(|| format!("{missing:?} {bitmap:02x?}"))?;
+        }
+        // Of what is long over.
+        raw.send_selective_ack(first.add(0xFF_FFFF), &bits(&[2]))?;
+        wait_for("drop_ghost_ack", 1)?;
+        for (name, value) in [("sack_received", 0), ("sack_lost", 0), ("sack_invalid", hostile.len() as u64)] {
+            wait_for(name, value)?;
+        }
+        // It goes on as if nothing had been.
+        raw.send_selective_ack(first.add(1), &bits(&[1]))?;
+        wait_for("sack_received", 1)?;
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
+        let acknowledge = Opcode::new(Transport::Rc, Operation::Acknowledge).context("RC has ACKs")?;
+        raw.send(raw.bth(acknowledge, first.add(PACKETS - 1)), Ext::Aeth(aeth), &[])?;
+        let wc = raw.end.send_cq.next()?;
+        ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+        Ok(())
+    });
+}
