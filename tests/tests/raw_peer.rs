@@ -7,10 +7,11 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use urxe_ffi::verbs as v;
+use urxe_tests::verbs::memory::pattern;
 use urxe_tests::verbs::{Context, End, Op, Options, Remote, SendWr, Status};
 use urxe_tests::{GID_IPV6, Host, World, in_world_with, own_counter, wait_until};
 use urxe_wire::{
-    Aeth, Bitmap, Bth, Credits, Ext, Header, Msn, Opcode, Operation, Psn, Qpn, SelectiveAck,
+    Aeth, Bitmap, Bth, Credits, Ext, Header, Msn, Opcode, Operation, Psn, Qpn, RKey, Reth, SelectiveAck,
     SelectiveOffer, Syndrome, Transport, icrc,
 };
 
@@ -71,6 +72,17 @@ impl Raw {
         Ok(())
     }
 
+    /// Sends packets of one length in one run, which arrives as one.
+    fn send_run(&self, packets: &[Vec<u8>]) -> Result<()> {
+        let length = libc::c_int::try_from(packets.first().context("no packets")?.len())?;
+        let (fd, size) = (self.socket.as_raw_fd(), libc::socklen_t::try_from(size_of_val(&length))?);
+        // SAFETY: the option is an int that lives through the call.
+        let set = unsafe { libc::setsockopt(fd, libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const length).cast(), size) };
+        ensure!(set == 0, "UDP_SEGMENT: {}", std::io::Error::last_os_error());
+        self.socket.send(&packets.concat())?;
+        Ok(())
+    }
+
     fn send_selective_ack(&self, missing: Psn, bitmap: &[u8]) -> Result<()> {
         let ack = Ext::SelectiveAck(SelectiveAck { duplicates: 0 });
         self.send(self.bth(Opcode::SELECTIVE_ACK, missing), ack, bitmap)
@@ -101,6 +113,36 @@ fn wait_for(name: &str, value: u64) -> Result<()> {
     .with_context(|| format!("{name} is {last}, not {value}"))?;
     ensure!(last == value, "{name} is {last}, not {value}");
     Ok(())
+}
+
+/// FECN in some packets of a run that arrives as one: each is counted, and no others.
+#[test]
+fn marks_in_headers_are_counted_packet_by_packet() {
+    in_world_with(linked, || {
+        const LENGTH: usize = 16;
+        let raw = Raw::new()?;
+        let region = raw.end.region(8 * LENGTH)?;
+        let data = pattern(1, 8 * LENGTH);
+        let remote = region.at(0);
+        let write = Opcode::new(Transport::Rc, Operation::WriteOnly).context("RC has WRITE Only")?;
+        let packet = |nth: usize| {
+            let number = u32::try_from(nth)?;
+            let (ack_req, fecn) = (nth == 7, nth == 2 || nth == 5);
+            let bth = Bth { ack_req, fecn, ..raw.bth(write, raw.rq_psn.add(number)) };
+            let va = remote.addr + (nth * LENGTH) as u64;
+            let reth = Reth { va, r_key: RKey(remote.rkey), dma_len: u32::try_from(LENGTH)? };
+            let payload = data.chunks(LENGTH).nth(nth).unwrap_or_default();
+            Ok(raw.packet(&Header::new(bth, Ext::Reth(reth)), payload))
+        };
+        raw.send_run(&(0..8).map(packet).collect::<Result<Vec<_>>>()?)?;
+        wait_until("all has come", || Ok(region.pages().read(0, 8 * LENGTH) == data))?;
+        wait_for("rx_packets", 8)?;
+        wait_for("np_ecn_marked_roce_packets", 2)?;
+        let (runs, cnps) = (own_counter("rx_datagrams")?, own_counter("np_cnp_sent")?);
+        ensure!(runs < 8, "{runs} runs: this shows nothing");
+        ensure!((1..=2).contains(&cnps), "{cnps} CNPs");
+        Ok(())
+    });
 }
 
 /// Selective acknowledgements of a hostile peer change nothing, and each is counted.

@@ -10,8 +10,8 @@ use crate::event::Event;
 use crate::host::{Consumer, Host, Io, Network};
 
 impl<H: Host> QueuePair<H> {
-    /// Takes note of congestion marks of `packets` packets of `origin` that have just been handled. Returns whether a CNP
-    /// was written, to leave at once.
+    /// Takes note of congestion marks of packets of `origin` that have just been handled, of which `packets` say that they have met
+    /// congestion. Returns whether a CNP was written, to leave at once.
     //= spec/congestion.md#ecn-002
     //# A packet of the peer that has met congestion MUST be answered by a CNP, but by no more than one in
     //# min_time_between_cnps.

@@ -11,8 +11,8 @@ use crate::counters::{QpCounters, Traffic};
 use crate::host::{DeviceHost, Origin, TxContext};
 use crate::lock;
 
-/// Has a queue pair answer the congestion marks of a run, of which `packets` are packets. The CNP leaves now: an ACK might
-/// wait.
+/// Has a queue pair answer the congestion marks of a run, of which `marked` packets have met congestion. The CNP leaves now: an ACK
+/// might wait.
 #[cold]
 #[inline(never)]
 fn answer_marks(
@@ -21,14 +21,16 @@ fn answer_marks(
     counters: &mut QpCounters,
     run: &RxBatch<'_>,
     marks: Marks,
-    packets: u32,
+    marked: u32,
 ) {
-    // No CNP answers a CNP.
-    let cnps = run.datagrams().filter(|datagram| datagram.payload.first() == Some(&Opcode::CNP.to_u8())).count();
-    let packets = packets.saturating_sub(u32::try_from(cnps).unwrap_or(u32::MAX));
+    // No CNP answers a CNP: CE counts those of the run, too.
+    let all_are = Marks::of_class(run.headers().tclass).forward;
+    let is_cnp = |payload: &[u8]| payload.first() == Some(&Opcode::CNP.to_u8());
+    let cnps = run.datagrams().filter(|datagram| all_are && is_cnp(datagram.payload)).count();
+    let marked = marked.saturating_sub(u32::try_from(cnps).unwrap_or(u32::MAX));
     io.network.speak_for(engine.config().qpn);
     *io.network.sent() = Traffic::default();
-    if engine.handle_marks(io, &Origin::from(run.headers()), marks, packets) {
+    if engine.handle_marks(io, &Origin::from(run.headers()), marks, marked) {
         io.network.flush();
         counters.sent.take(io.network.sent());
     }
@@ -61,7 +63,8 @@ impl Qp {
         run: &RxBatch<'_>,
     ) -> Taken {
         let (mut accepted, origin) = (false, Origin::from(run.headers()));
-        let (mut marks, mut packets) = (Marks::of_class(run.headers().tclass), 0);
+        let marks_of_all = Marks::of_class(run.headers().tclass);
+        let (mut marks, mut marked) = (marks_of_all, 0);
         let Inner { engine, counters, unacknowledged, last_ack, sides, .. } = inner;
         work.notifications.queue_behind(unacknowledged);
         let _turn = work.memory.turn();
@@ -76,8 +79,9 @@ impl Qp {
                 Ok(packet) => {
                     counters.received.add(datagram.payload.len());
                     let taken = engine.handle_packet(&mut io, packet, &origin);
-                    marks.add(taken & packet.bth().fecn, taken & packet.bth().becn);
-                    packets += 1;
+                    let fecn = taken & packet.bth().fecn;
+                    marks.add(fecn, taken & packet.bth().becn);
+                    marked += u32::from(marks_of_all.forward | fecn);
                     accepted |= taken;
                 }
                 Err(bad) => {
@@ -89,7 +93,7 @@ impl Qp {
             }
         }
         if marks.any() {
-            answer_marks(engine, &mut io, counters, run, marks, packets);
+            answer_marks(engine, &mut io, counters, run, marks, marked);
         }
         if io.consumer.take_broken() {
             engine.fail(&mut io);
