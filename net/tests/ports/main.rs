@@ -7,6 +7,7 @@ mod links;
 mod loopback;
 mod namespace;
 mod other_users;
+mod paths;
 mod processes;
 mod raw;
 mod requests;
