@@ -96,6 +96,9 @@ pub const TASKS: &[Task] = &[
 
 impl Run {
     /// Runs it; `None` if it does not end within the time.
+    ///
+    /// # Errors
+    /// A program fails.
     fn time(&self, host: &Host, limit: Duration) -> Result<Option<Duration>> {
         let start = Instant::now();
         let ended = match self {
@@ -111,26 +114,27 @@ impl Run {
 /// Times of a task with so many spinners a processor: over urxe, and beside it.
 #[derive(Debug, Default)]
 pub struct Times {
-    /// Times over urxe; `None` for a run that did not end.
+    /// Times over urxe; `None` for a run that did not end, or failed.
     pub urxe: Vec<Option<Duration>>,
     /// Runs that these are held against.
     pub beside: Vec<Option<Duration>>,
+    /// Runs of either side that failed.
+    pub failures: Vec<anyhow::Error>,
 }
 
 impl Task {
     /// Runs both sides once, in turns, the other first every other round.
-    ///
-    /// # Errors
-    /// A program fails: not ending is none.
-    pub fn round(&self, host: &Host, limit: Duration, round: u32, times: &mut Times) -> Result<()> {
-        let mut urxe = || self.urxe.time(host, limit).map(|time| times.urxe.push(time));
-        let mut beside = || self.beside.time(host, limit).map(|time| times.beside.push(time));
-        if round.is_multiple_of(2) {
-            urxe()?;
-            beside()
-        } else {
-            beside()?;
-            urxe()
+    pub fn round(&self, host: &Host, limit: Duration, round: u32, times: &mut Times) {
+        let Times { urxe, beside, failures } = times;
+        let mut sides = [(&self.urxe, urxe), (&self.beside, beside)];
+        if !round.is_multiple_of(2) {
+            sides.reverse();
+        }
+        for (run, times) in sides {
+            times.push(run.time(host, limit).unwrap_or_else(|failure| {
+                failures.push(failure);
+                None
+            }));
         }
     }
 }
@@ -209,7 +213,7 @@ mod tests {
     /// Times of so many seconds; 0 for a run that did not end.
     fn times(urxe: &[u64], beside: &[u64]) -> Times {
         let seconds = |times: &[u64]| times.iter().map(|s| (*s > 0).then(|| Duration::from_secs(*s))).collect();
-        Times { urxe: seconds(urxe), beside: seconds(beside) }
+        Times { urxe: seconds(urxe), beside: seconds(beside), failures: Vec::new() }
     }
 
     #[test]
@@ -218,6 +222,17 @@ mod tests {
         assert!(!times(&[5, 5, 1], &[2, 2, 1]).meet_goal());
         assert!(!times(&[1, 0, 1], &[1, 1, 1]).meet_goal());
         assert!(times(&[1, 1], &[0, 0]).meet_goal());
+    }
+
+    #[test]
+    fn a_program_that_fails_counts_as_one_that_does_not_end() {
+        let world = urxe_tests::World::new().unwrap();
+        let run = |program| Run::Pair { program, args: "", env: &[] };
+        let task = Task { name: "fails", urxe: run("false"), beside: run("false") };
+        let mut times = Times::default();
+        task.round(world.host(), Duration::from_secs(10), 0, &mut times);
+        assert_eq!((times.urxe.as_slice(), times.beside.as_slice(), times.failures.len()), (&[None][..], &[None][..], 2));
+        assert!(!times.meet_goal());
     }
 
     #[test]
