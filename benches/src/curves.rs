@@ -245,7 +245,7 @@ fn over_number(
 }
 
 /// Packets lost in 100 000.
-const LOSSES: [u32; 7] = [0, 10, 30, 100, 300, 1000, 3000];
+const LOSSES: [u32; 8] = [0, 10, 30, 100, 300, 1000, 3000, 10_000];
 /// Variables of ends that go back N, and of those that repeat selectively.
 const GO_BACK: Variables = &[];
 const REPEAT: Variables = &[SELECTIVE_REPEAT];

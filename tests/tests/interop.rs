@@ -35,11 +35,13 @@ const CASES: [&str; 17] = [
 ];
 
 /// Rows of the table that these make, and how many of them are differences with a reason.
-const ROWS: usize = 2 * (13 + 49 + 3 + 1 + 3) + BESIDE + MANAGEMENT;
+const ROWS: usize = 2 * (13 + 49 + 3 + 1 + 3) + BESIDE + MANAGEMENT + LOSSES;
 /// Cases on one side: `urxe run` where the kernel has a device.
 const BESIDE: usize = 13;
 /// Management datagrams: stock programs on the kernel's port, and messages.
 const MANAGEMENT: usize = 6 + 8;
+/// SENDs while 1 % of the packets are lost, in both roles.
+const LOSSES: usize = 2;
 const DIFFERENCES: usize = 5;
 
 /// Random programs of verbs, over urxe and in the guest; `make differential` runs a thousand.
@@ -83,7 +85,7 @@ fn the_kernels_rxe_is_understood_and_understands() -> Result<()> {
         .arg("--out")
         .arg(dir.path().join("table.tsv"))
         .args(["urxe>rxe", "rxe>urxe"].iter().flat_map(|sides| CASES.map(|case| format!("{sides}/{case}"))))
-        .args(["kernel-coexistence/*", "management/*"])
+        .args(["kernel-coexistence/*", "management/*", "losses/*/ib_send_bw/10-permille"])
         .output()
         .context("running conformance/machine")?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
