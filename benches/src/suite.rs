@@ -203,12 +203,14 @@ const DIRECT_SEND_LATENCY: Figure = micros("ib_send_lat 8 B, direct");
 const DIRECT_SEND_LATENCY_P99: Figure = micros("ib_send_lat 8 B p99, direct");
 const DIRECT_WRITE_1M: Figure = gigabits("ib_write_bw 1 MiB, direct");
 const DIRECT_READ_1M: Figure = gigabits("ib_read_bw 1 MiB, direct");
+const DIRECT_SEND_1M: Figure = gigabits("ib_send_bw 1 MiB, direct");
 const DIRECT_WRITE_RATE: Figure = megamessages("ib_write_bw 8 B, direct");
 const DIRECT_OWN_ONE: Figure = nanos("WRITE 8 B, direct, own loop, one at a time");
 const DIRECT_OWN_LIST: Figure = nanos("WRITE 8 B, direct, own loop, lists of 64");
 const UCX_PUT_LATENCY: Figure = micros("UCX through memory, ucp_put_lat 8 B");
 const UCX_TAG_LATENCY: Figure = micros("UCX through memory, tag_lat 8 B");
 const UCX_PUT_1M: Figure = gigabits("UCX through memory, ucp_put_bw 1 MiB");
+const UCX_TAG_1M: Figure = gigabits("UCX through memory, tag_bw 1 MiB");
 const UCX_PUT_RATE: Figure = megamessages("UCX through memory, ucp_put_bw 8 B");
 
 const fn nanos(name: &'static str) -> Figure {
@@ -336,6 +338,8 @@ pub const PROBES: &[Probe] = &[
         figures: &[UCX_PUT_1M],
     },
     Probe { program: direct(Perftest::bandwidth("ib_read_bw", "-s 1048576 -n 3000")), figures: &[DIRECT_READ_1M] },
+    Probe { program: direct(Perftest::bandwidth("ib_send_bw", "-s 1048576 -n 3000")), figures: &[DIRECT_SEND_1M] },
+    Probe { program: Program::Ucx(Ucx::bandwidth(UCX_MEMORY, "-t tag_bw -s 1048576 -n 3000")), figures: &[UCX_TAG_1M] },
     Probe { program: direct(Perftest::rate("ib_write_bw", "-s 8 -l 64 -n 2048000")), figures: &[DIRECT_WRITE_RATE] },
     Probe { program: own_direct("lists 1"), figures: &[DIRECT_OWN_ONE] },
     Probe { program: own_direct("lists 64"), figures: &[DIRECT_OWN_LIST] },
@@ -409,6 +413,7 @@ pub const COMPARISONS: &[Comparison] = &[
     at_most(DIRECT_SEND_LATENCY, UCX_TAG_LATENCY, None, Some(2.0)),
     at_least(DIRECT_WRITE_1M, UCX_PUT_1M, None, Some(0.9)),
     at_least(DIRECT_READ_1M, UCX_PUT_1M, None, Some(0.9)),
+    at_least(DIRECT_SEND_1M, UCX_TAG_1M, None, None),
     at_least(DIRECT_WRITE_RATE, UCX_PUT_RATE, None, None),
     at_most(WRITE_LATENCY, UCX_TCP_LATENCY, None, None),
     at_most(SEND_LATENCY, FI_TCP, None, None),

@@ -21,8 +21,8 @@ struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// No further round begins after this time
-    #[arg(long, value_name = "SECONDS", default_value_t = 500)]
-    limit: u64,
+    #[arg(long, value_name = "SECONDS")]
+    limit: Option<u64>,
     /// Only programs whose command line has this in it
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
@@ -79,8 +79,8 @@ fn measure(host: &Host, args: &Args) -> Result<(Measured, Vec<(&'static Probe, a
     }
     let start = Instant::now();
     for round in 1..=args.rounds {
-        if start.elapsed() > Duration::from_secs(args.limit) {
-            println!("stopped after {} rounds: {} s are over", round - 1, args.limit);
+        if let Some(limit) = args.limit.filter(|limit| start.elapsed() > Duration::from_secs(*limit)) {
+            println!("stopped after {} rounds: {limit} s are over", round - 1);
             break;
         }
         print!("round {round} of {}", args.rounds);
