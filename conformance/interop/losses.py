@@ -20,8 +20,8 @@ PERMILLES = (10, 30)
 ROW = r"(?m)^ *65536 +\d+ +[\d.]+ +([\d.]+)"
 #: A packet counter of nft.
 COUNTER = re.compile(r"packets (\d+)")
-#: Five thousand packets.
-OPTIONS = ("-F", "-s", "65536", "-n", "300")
+#: Sixteen thousand packets: one ACK timeout decides less.
+OPTIONS = ("-F", "-s", "65536", "-n", "1000")
 PROGRAMS = ("ib_write_bw", "ib_send_bw", "ib_read_bw")
 ROLES = (("urxe", "rxe"), ("rxe", "urxe"))
 CASES = {
