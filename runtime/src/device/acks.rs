@@ -9,7 +9,7 @@ use urxe_wire::Qpn;
 use super::rx::Token;
 use super::{Device, TxContext};
 use crate::clock::LazyInstant;
-use crate::progress::delayed_ack::{self, AckMode};
+use crate::progress::delayed_ack::AckMode;
 use crate::qp::Qp;
 use crate::{lock, try_lock};
 
@@ -19,6 +19,11 @@ impl Device {
         if let Some(mut token) = try_lock(&self.token) {
             self.answer(&mut token, &LazyInstant::default(), AckMode::DelayTimed);
         }
+    }
+
+    /// Whether ACKs wait.
+    pub(crate) fn do_acks_wait(&self) -> bool {
+        lock(&self.token).waits_until.is_some()
     }
 
     /// Sends all ACKs that wait.
@@ -55,7 +60,7 @@ impl Device {
             // They are measured at the next look.
             (_, None) => Some(Instant::default()),
             (Some(at), Some(now)) if at > now => Some(at),
-            (_, Some(now)) => Some(now + delayed_ack::delayed_ack_timeout()),
+            (_, Some(now)) => Some(now + self.policy.delayed_ack_timeout()),
         };
     }
 

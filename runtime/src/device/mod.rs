@@ -129,7 +129,7 @@ pub struct Device {
     /// Time until which the background thread sleeps.
     pub(super) sleep_deadline: SleepDeadline,
     /// Decisions about progress.
-    pub(super) policy: ProgressPolicy,
+    pub(crate) policy: ProgressPolicy,
     /// The program ends: no ACK waits any more.
     exits: AtomicBool,
     /// The application has closed descriptors.

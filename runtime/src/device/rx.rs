@@ -74,7 +74,10 @@ impl Device {
     #[inline]
     pub(crate) fn progress(&self, acks: AckMode, clock: &LazyInstant) -> usize {
         let Some(mut token) = try_lock(&self.token) else {
-            leave_to_holder(clock);
+            // The progress thread is scheduled soon, without the processor of this one.
+            if !(self.policy.is_contended() && self.policy.is_thread_receiving()) {
+                leave_to_holder(clock);
+            }
             return 0;
         };
         // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
@@ -86,6 +89,7 @@ impl Device {
     /// the sockets are readable.
     pub(crate) fn drain_all(&self, acks: AckMode) -> Drained {
         let mut token = lock(&self.token);
+        self.policy.thread_receives(true);
         token.receiver.woken();
         let mut all = Drained { most: 0, one_sided: true, acks_wait: false, is_left: false };
         let mut began = None;
@@ -104,6 +108,7 @@ impl Device {
                 break;
             }
         }
+        self.policy.thread_receives(false);
         Drained { acks_wait: token.waits_until.is_some(), ..all }
     }
 
@@ -125,7 +130,10 @@ impl Device {
     /// eyes open.
     pub(crate) fn look_once(&self, now: Instant) -> Option<Drained> {
         let mut token = try_lock(&self.token)?;
-        Some(self.drain_once(&mut token, AckMode::Immediate, now))
+        self.policy.thread_receives(true);
+        let drained = self.drain_once(&mut token, AckMode::Immediate, now);
+        self.policy.thread_receives(false);
+        Some(drained)
     }
 
     fn drain_once(&self, token: &mut Token, acks: AckMode, now: Instant) -> Drained {

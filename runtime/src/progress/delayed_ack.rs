@@ -2,10 +2,11 @@
 //!
 //! An application that answers each message at once is the usual case where latency matters, and there an ACK that
 //! leaves by itself costs a system call at both ends and makes the peer look twice. So the ACK of such a queue pair waits
-//! for a moment ([`delayed_ack_timeout`]), and the next request takes it along in one run of packets. The thread that let it
-//! wait sends it in time (see the module `progress`).
+//! for a moment, and the next request takes it along in one run of packets. The thread that let it wait sends it in time (see the
+//! module `progress`).
 //!
-//! An ACK waits only on a queue pair whose application has answered promptly several times in a row.
+//! An ACK waits only on a queue pair whose application has answered promptly several times in a row. An answer that is late because its
+//! thread had lost the processor says nothing of the application.
 
 use std::time::Duration;
 
@@ -14,11 +15,6 @@ use urxe_engine::{Clock as _, Instant};
 use super::time_scale::scaled;
 use super::tuning::TUNING;
 use crate::clock::LazyInstant;
-
-/// Time for which an ACK waits.
-pub(crate) fn delayed_ack_timeout() -> Duration {
-    scaled(TUNING.delayed_ack_timeout)
-}
 
 /// Whether ACKs may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,16 +49,16 @@ pub(crate) struct DelayedAck {
 }
 
 impl DelayedAck {
-    /// Whether an ACK waits on that alone is to be sent.
+    /// Whether an ACK waits on that alone is to be sent, for `timeout` at most.
     ///
     /// To look at the clock takes its time. Who has been prompt for long is measured only where somebody has looked anyway,
     /// which those who poll do now and then.
-    pub(crate) fn lets_wait(&mut self, clock: &LazyInstant, acks: AckMode) -> bool {
+    pub(crate) fn lets_wait(&mut self, clock: &LazyInstant, acks: AckMode, timeout: Duration) -> bool {
         if self.waits {
             match self.due {
                 Due::Unmeasured if acks == AckMode::DelayTimed => return false,
                 Due::Unmeasured | Due::No => self.due = Due::At(clock.now()),
-                Due::At(at) => return clock.now().since(at) < delayed_ack_timeout(),
+                Due::At(at) => return clock.now().since(at) < timeout,
             }
             return true;
         }
@@ -86,11 +82,16 @@ impl DelayedAck {
         self.waits
     }
 
-    /// The application has posted a send request; an ACK that waited has left with it.
-    pub(crate) fn answered(&mut self, clock: &LazyInstant) {
+    /// The application has posted a send request; an ACK that waited has left with it. `is_contended`: whether its thread loses its
+    /// processor to others.
+    pub(crate) fn answered(&mut self, clock: &LazyInstant, is_contended: impl FnOnce(Instant) -> bool) {
         if let Due::At(at) = self.due {
-            let is_prompt = clock.now().since(at) < scaled(TUNING.prompt_answer);
-            self.prompt = if is_prompt { TUNING.prompt_answers_most.min(self.prompt + 1) } else { self.prompt / 2 };
+            let now = clock.now();
+            if now.since(at) < scaled(TUNING.prompt_answer) {
+                self.prompt = TUNING.prompt_answers_most.min(self.prompt + 1);
+            } else if !is_contended(now) {
+                self.prompt /= 2;
+            }
         }
         self.due = Due::No;
         self.waits = false;
@@ -114,8 +115,8 @@ mod tests {
     fn prompt(now: u64) -> DelayedAck {
         let mut acks = DelayedAck::default();
         for _ in 0..TUNING.prompt_answers {
-            assert!(!acks.lets_wait(&at(now), AckMode::Delay), "nothing is known yet");
-            acks.answered(&at(now + 5));
+            assert!(!acks.lets_wait(&at(now), AckMode::Delay, TUNING.delayed_ack_timeout), "nothing is known yet");
+            acks.answered(&at(now + 5), |_| false);
         }
         acks
     }
@@ -123,32 +124,32 @@ mod tests {
     #[test]
     fn acks_wait_for_those_who_answer_at_once() {
         let mut acks = prompt(100);
-        assert!(acks.lets_wait(&at(200), AckMode::Delay));
-        assert!(acks.lets_wait(&at(219), AckMode::Delay));
-        acks.answered(&at(219));
+        assert!(acks.lets_wait(&at(200), AckMode::Delay, TUNING.delayed_ack_timeout));
+        assert!(acks.lets_wait(&at(219), AckMode::Delay, TUNING.delayed_ack_timeout));
+        acks.answered(&at(219), |_| false);
         assert!(!acks.waits());
-        assert!(acks.lets_wait(&at(300), AckMode::Delay));
+        assert!(acks.lets_wait(&at(300), AckMode::Delay, TUNING.delayed_ack_timeout));
     }
 
     #[test]
     fn acks_do_not_wait_for_long() {
         let mut acks = prompt(100);
-        assert!(acks.lets_wait(&at(200), AckMode::Delay));
-        assert!(!acks.lets_wait(&at(220), AckMode::Delay));
+        assert!(acks.lets_wait(&at(200), AckMode::Delay, TUNING.delayed_ack_timeout));
+        assert!(!acks.lets_wait(&at(220), AckMode::Delay, TUNING.delayed_ack_timeout));
         acks.gave_up();
         // The answer is late: prompt answers are counted anew.
-        acks.answered(&at(250));
-        assert!(!acks.lets_wait(&at(300), AckMode::Delay));
+        acks.answered(&at(250), |_| false);
+        assert!(!acks.lets_wait(&at(300), AckMode::Delay, TUNING.delayed_ack_timeout));
     }
 
     #[test]
     fn acks_do_not_wait_for_those_who_only_receive() {
         let mut acks = prompt(100);
-        assert!(acks.lets_wait(&at(200), AckMode::Delay));
-        assert!(!acks.lets_wait(&at(220), AckMode::Delay));
+        assert!(acks.lets_wait(&at(200), AckMode::Delay, TUNING.delayed_ack_timeout));
+        assert!(!acks.lets_wait(&at(220), AckMode::Delay, TUNING.delayed_ack_timeout));
         acks.gave_up();
         for message in 0..10 {
-            assert!(!acks.lets_wait(&at(300 + message), AckMode::Delay));
+            assert!(!acks.lets_wait(&at(300 + message), AckMode::Delay, TUNING.delayed_ack_timeout));
         }
     }
 
@@ -156,17 +157,17 @@ mod tests {
     fn long_prompt_application_may_be_late_once() {
         let mut acks = DelayedAck::default();
         for time in 0..100 {
-            acks.lets_wait(&at(100 * time), AckMode::Delay);
-            acks.answered(&at(100 * time + 5));
+            acks.lets_wait(&at(100 * time), AckMode::Delay, TUNING.delayed_ack_timeout);
+            acks.answered(&at(100 * time + 5), |_| false);
         }
-        assert!(acks.lets_wait(&at(20_000), AckMode::Delay));
-        assert!(!acks.lets_wait(&at(20_020), AckMode::Delay));
+        assert!(acks.lets_wait(&at(20_000), AckMode::Delay, TUNING.delayed_ack_timeout));
+        assert!(!acks.lets_wait(&at(20_020), AckMode::Delay, TUNING.delayed_ack_timeout));
         acks.gave_up();
-        acks.answered(&at(24_000));
-        assert!(acks.lets_wait(&at(30_000), AckMode::Delay), "something came between");
+        acks.answered(&at(24_000), |_| false);
+        assert!(acks.lets_wait(&at(30_000), AckMode::Delay, TUNING.delayed_ack_timeout), "something came between");
         acks.gave_up();
         let ceases = |message: &u64| {
-            let waits = acks.lets_wait(&at(30_000 + 1000 * message), AckMode::Delay);
+            let waits = acks.lets_wait(&at(30_000 + 1000 * message), AckMode::Delay, TUNING.delayed_ack_timeout);
             acks.gave_up();
             waits
         };
@@ -182,22 +183,28 @@ mod tests {
     #[test]
     fn long_prompt_application_is_timed_where_the_clock_was_read() {
         let mut acks = prompt(100);
-        assert!(acks.lets_wait(&unseen(), AckMode::Delay) && matches!(acks.due, Due::At(_)), "not for long");
-        acks.answered(&unseen());
+        assert!(
+            acks.lets_wait(&unseen(), AckMode::Delay, TUNING.delayed_ack_timeout) && matches!(acks.due, Due::At(_)),
+            "not for long"
+        );
+        acks.answered(&unseen(), |_| false);
         for time in 0..100 {
-            acks.lets_wait(&at(100 * time), AckMode::Delay);
-            acks.answered(&at(100 * time + 5));
+            acks.lets_wait(&at(100 * time), AckMode::Delay, TUNING.delayed_ack_timeout);
+            acks.answered(&at(100 * time + 5), |_| false);
         }
         let clock = unseen();
-        assert!(acks.lets_wait(&clock, AckMode::Delay));
-        acks.answered(&clock);
+        assert!(acks.lets_wait(&clock, AckMode::Delay, TUNING.delayed_ack_timeout));
+        acks.answered(&clock, |_| false);
         assert_eq!((clock.taken(), acks.prompt), (None, TUNING.prompt_answers_most), "nobody has looked");
-        assert!(acks.lets_wait(&unseen(), AckMode::Delay));
+        assert!(acks.lets_wait(&unseen(), AckMode::Delay, TUNING.delayed_ack_timeout));
         // From the next look on it is measured.
-        assert!(acks.lets_wait(&at(20_000), AckMode::Delay) && acks.lets_wait(&at(20_019), AckMode::Delay));
-        assert!(!acks.lets_wait(&at(20_020), AckMode::Delay));
+        assert!(
+            acks.lets_wait(&at(20_000), AckMode::Delay, TUNING.delayed_ack_timeout)
+                && acks.lets_wait(&at(20_019), AckMode::Delay, TUNING.delayed_ack_timeout)
+        );
+        assert!(!acks.lets_wait(&at(20_020), AckMode::Delay, TUNING.delayed_ack_timeout));
         acks.gave_up();
-        acks.answered(&at(20_050));
+        acks.answered(&at(20_050), |_| false);
         assert_eq!(acks.prompt, TUNING.prompt_answers_most / 2);
     }
 
@@ -205,16 +212,29 @@ mod tests {
     fn sweep_delays_no_ack_without_time() {
         let mut acks = prompt(100);
         acks.prompt = TUNING.prompt_answers_most;
-        assert!(acks.lets_wait(&unseen(), AckMode::Delay));
-        assert!(!acks.lets_wait(&at(200), AckMode::DelayTimed));
+        assert!(acks.lets_wait(&unseen(), AckMode::Delay, TUNING.delayed_ack_timeout));
+        assert!(!acks.lets_wait(&at(200), AckMode::DelayTimed, TUNING.delayed_ack_timeout));
     }
 
     #[test]
     fn unsolicited_sends_are_no_prompt_answers() {
         let mut acks = DelayedAck::default();
         for time in 0..100 {
-            acks.answered(&at(time));
+            acks.answered(&at(time), |_| false);
         }
-        assert!(!acks.lets_wait(&at(100), AckMode::Delay));
+        assert!(!acks.lets_wait(&at(100), AckMode::Delay, TUNING.delayed_ack_timeout));
+    }
+
+    #[test]
+    fn an_answer_that_had_to_wait_for_the_processor_is_not_counted() {
+        let mut acks = prompt(100);
+        assert!(acks.lets_wait(&at(200), AckMode::Delay, Duration::from_millis(1)));
+        assert!(acks.lets_wait(&at(1199), AckMode::Delay, Duration::from_millis(1)));
+        assert!(!acks.lets_wait(&at(1200), AckMode::Delay, Duration::from_millis(1)));
+        acks.gave_up();
+        acks.answered(&at(20_000), |_| true);
+        assert!(acks.lets_wait(&at(30_000), AckMode::Delay, TUNING.delayed_ack_timeout));
+        acks.answered(&at(40_000), |_| false);
+        assert!(!acks.lets_wait(&at(50_000), AckMode::Delay, TUNING.delayed_ack_timeout));
     }
 }

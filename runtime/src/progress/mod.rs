@@ -23,6 +23,7 @@
 //! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
 
 mod clock_sampler;
+mod contention;
 pub(crate) mod delayed_ack;
 pub(crate) mod policy;
 mod poll_backoff;
@@ -75,7 +76,9 @@ impl Device {
         let parks = backoff == Backoff::Park && !going_to_sleep;
         if backoff == Backoff::Yield {
             thread::yield_now();
-            self.policy.yielded(now, clock::now());
+            let after = clock::now();
+            contention::yielded(after.since(now));
+            self.policy.yielded(now, after);
         }
         if !going_to_sleep {
             // A poll that parks is a poll until the park is over.
@@ -128,7 +131,9 @@ impl Device {
                 self.progress(AckMode::Delay, &LazyInstant::default());
             }
         }
-        self.policy.poll_parked(clock::now());
+        let after = clock::now();
+        contention::parked(after.since(now));
+        self.policy.poll_parked(after);
     }
 
     /// A poll found packets.
@@ -196,15 +201,14 @@ fn run(device: &Device) {
         }
         let readable = is_left || {
             let asleep_at = clock::now();
-            let readable = wait(device, sockets, acks_wait.then(delayed_ack::delayed_ack_timeout));
+            let readable = wait(device, sockets, acks_wait.then(|| device.policy.delayed_ack_timeout()));
             let slept = clock::now().since(asleep_at);
             short_sleeps = ProgressPolicy::short_sleeps(short_sleeps, slept, readable);
             readable
         };
         let now = clock::now();
         if readable && (device.policy.is_busy_polling(now) || device.leaves_frames(now)) {
-            is_left = stand_by(device, sockets, is_left);
-            acks_wait = false;
+            (acks_wait, is_left) = stand_by(device, sockets, is_left);
         } else if readable || acks_wait {
             let drained = device.drain_all(if readable { AckMode::Delay } else { AckMode::Immediate });
             (acks_wait, is_left) = (drained.acks_wait, drained.is_left);
@@ -249,9 +253,9 @@ fn spin_before_sleep(device: &Device, spin: Duration) -> Option<Drained> {
     any.then(|| device.drain_all(AckMode::Immediate))
 }
 
-/// Leaves packets to an application that polls, until it stops; takes only those it left lying. No ACK waits afterwards.
-/// `is_left`, and what is returned: there may be packets of which no socket tells.
-fn stand_by(device: &Device, sockets: RawFd, mut is_left: bool) -> bool {
+/// Leaves packets to an application that polls, until it stops; takes only those it left lying. Returns whether ACKs wait: they do where
+/// it may have stopped for want of a processor. `is_left`, and the second that is returned: there may be packets of which no socket tells.
+fn stand_by(device: &Device, sockets: RawFd, mut is_left: bool) -> (bool, bool) {
     let watch = &device.policy.watchdog;
     watch.begin(clock::now());
     let polls = |now| device.policy.is_polling(now) || device.leaves_frames(now);
@@ -284,10 +288,14 @@ fn stand_by(device: &Device, sockets: RawFd, mut is_left: bool) -> bool {
         }
     }
     watch.end();
-    if !device.has_lost_descriptors() {
+    if device.has_lost_descriptors() {
+        return (false, is_left);
+    }
+    let acks_wait = device.policy.is_contended() && device.do_acks_wait();
+    if !acks_wait {
         device.send_acks();
     }
-    is_left
+    (acks_wait, is_left)
 }
 
 /// Whether the descriptor is readable.

@@ -1,19 +1,20 @@
 //! Decisions about progress: when a poll reads the clock, yields or parks, and when the progress thread leaves packets to
 //! polls, spins or sleeps.
 //!
-//! The policy keeps no thread, makes no system call but that of the watchdog's timer, and changes nothing of the application's
-//! threads. It is told what happened and when; its decisions depend on nothing else.
+//! The policy keeps no thread, makes no system calls but those of the watchdog's timer and getrusage(2), and changes nothing of the
+//! application's threads. It is told what happened and when; its decisions depend on nothing else but [`contention`].
 //!
 //! Whether an ACK is delayed is decided beside the policy, for each queue pair by itself (`delayed_ack`): it depends on how
 //! promptly the application answers on that queue pair. The watchdog's timer is a timerfd, which the progress thread waits for.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use urxe_engine::{Clock, Instant};
 
 use super::clock_sampler::ClockSampler;
+use super::contention;
 use super::poll_backoff::{Backoff, PollBackoff};
 use super::poll_watchdog::PollWatchdog;
 use super::several_devices;
@@ -31,6 +32,10 @@ pub(crate) struct ProgressPolicy {
     polled_at: AtomicU64,
     /// Thread of that poll, where there are several devices.
     polled_by: AtomicUsize,
+    /// Time until which the thread that answered late counts as one that loses its processor to others, in nanoseconds.
+    contended_until: AtomicU64,
+    /// The progress thread has the receive token.
+    is_thread_receiving: AtomicBool,
 }
 
 impl ProgressPolicy {
@@ -45,6 +50,8 @@ impl ProgressPolicy {
             watchdog: PollWatchdog::new()?,
             polled_at: AtomicU64::new(0),
             polled_by: AtomicUsize::new(0),
+            contended_until: AtomicU64::new(0),
+            is_thread_receiving: AtomicBool::new(false),
         })
     }
 
@@ -86,7 +93,46 @@ impl ProgressPolicy {
             self.backoff.found(now);
             return Backoff::Spin;
         }
-        next
+        // Where others want the processor, a thread that gives way gets it back when they have used up their time. One that only sends has
+        // its packets taken meanwhile, and does better without a sleep.
+        if next == Backoff::Yield && self.is_contended() && self.is_contended_still(now) { Backoff::Park } else { next }
+    }
+
+    /// Looks whether the calling thread, which has answered late, loses its processor to others.
+    pub(crate) fn answers_late(&self, now: Instant) -> bool {
+        let is_contended = contention::is_contended(now);
+        let until = if is_contended { now + TUNING.contention_lasts } else { Instant::default() };
+        self.contended_until.store(until.as_nanos(), Ordering::Relaxed);
+        is_contended
+    }
+
+    /// Tells whether a thread that answers loses its processor to others, and forgets that in time.
+    fn is_contended_still(&self, now: Instant) -> bool {
+        let is_contended = now.as_nanos() < self.contended_until.load(Ordering::Relaxed);
+        if !is_contended {
+            self.contended_until.store(0, Ordering::Relaxed);
+        }
+        is_contended
+    }
+
+    /// Records whether the progress thread has the receive token.
+    pub(crate) fn thread_receives(&self, receives: bool) {
+        self.is_thread_receiving.store(receives, Ordering::Relaxed);
+    }
+
+    /// Tells whether the progress thread has the receive token, as of lately.
+    pub(crate) fn is_thread_receiving(&self) -> bool {
+        self.is_thread_receiving.load(Ordering::Relaxed)
+    }
+
+    /// Tells whether a thread that answers has lost its processor to others lately.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contended_until.load(Ordering::Relaxed) != 0
+    }
+
+    /// Time for which an ACK waits.
+    pub(crate) fn delayed_ack_timeout(&self) -> Duration {
+        scaled(if self.is_contended() { TUNING.delayed_ack_timeout_contended } else { TUNING.delayed_ack_timeout })
     }
 
     /// Records how long a yield took.

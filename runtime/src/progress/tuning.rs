@@ -10,6 +10,9 @@ use std::time::Duration;
 pub struct Tuning {
     /// Longest delay of an ACK that waits for the next request to go with.
     pub delayed_ack_timeout: Duration,
+    /// Longest delay of an ACK where the application's thread has lost its processor: it answers when it has it again, and a peer that is told
+    /// of the ACK alone would leave its next packets to its progress thread, which has to be woken for each.
+    pub delayed_ack_timeout_contended: Duration,
     /// An answer within this time is a prompt one. Longer than an ACK waits: the application may have to wait for the
     /// processor of the thread that received.
     pub prompt_answer: Duration,
@@ -36,6 +39,10 @@ pub struct Tuning {
     pub contended_yields: u32,
     /// Polls that park before the next yield asks whether the processor is still contended.
     pub parks: u32,
+    /// Time between two looks whether a thread loses its processor to others.
+    pub contention_period: Duration,
+    /// Time for which a thread that has lost its processor counts as one that does.
+    pub contention_lasts: Duration,
     /// Longest time for which a poll parks: the application may have other things to look at.
     pub park: Duration,
 
@@ -91,6 +98,7 @@ impl Tuning {
     /// Values measured on machines where a system call takes 100 ns.
     pub const DEFAULT: Self = Self {
         delayed_ack_timeout: Duration::from_micros(20),
+        delayed_ack_timeout_contended: Duration::from_millis(4),
         prompt_answer: Duration::from_micros(50),
         prompt_answers: 4,
         prompt_answers_most: 32,
@@ -102,6 +110,8 @@ impl Tuning {
         yield_alone: Duration::from_micros(3),
         contended_yields: 2,
         parks: 16,
+        contention_period: Duration::from_millis(5),
+        contention_lasts: Duration::from_millis(100),
         park: Duration::from_micros(500),
         polls_in_vain: 16,
         clock_skips: 7,

@@ -10,6 +10,7 @@ use crate::clock::{LazyInstant, is_virtual};
 use crate::counters::Traffic;
 use crate::host::{DeviceHost, TxContext};
 use crate::progress::delayed_ack::AckMode;
+use crate::progress::policy::ProgressPolicy;
 use crate::progress::tuning::TUNING;
 use crate::xrc::target::Target;
 use crate::{lock, try_lock};
@@ -32,7 +33,7 @@ pub(super) enum Act {
 
 impl Inner {
     /// Whether an ACK is all that there is to send, and should wait for a request to go with.
-    fn lets_ack_wait(&mut self, clock: &LazyInstant, acks: AckMode) -> bool {
+    fn lets_ack_wait(&mut self, clock: &LazyInstant, acks: AckMode, policy: &ProgressPolicy) -> bool {
         let Self { engine, delayed_ack, sleeps, last_ack, .. } = self;
         if !engine.owes_only_ack() {
             return false;
@@ -40,7 +41,10 @@ impl Inner {
         // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
         let impatient = engine.ack_timeout().is_some_and(|timeout| timeout < 4 * TUNING.watchdog_last);
         // Nor is it lost if the process ends meanwhile.
-        !*sleeps && !impatient && last_ack.is_current && delayed_ack.lets_wait(clock, acks)
+        !*sleeps
+            && !impatient
+            && last_ack.is_current
+            && delayed_ack.lets_wait(clock, acks, policy.delayed_ack_timeout())
     }
 }
 
@@ -113,7 +117,7 @@ impl Qp {
     /// as it may.
     pub(crate) fn answer(&self, work: &mut TxContext, clock: &LazyInstant, acks: AckMode) -> bool {
         let mut inner = lock(&self.inner);
-        let waits = acks != AckMode::Immediate && inner.lets_ack_wait(clock, acks);
+        let waits = acks != AckMode::Immediate && inner.lets_ack_wait(clock, acks, &self.device.policy);
         if !waits {
             self.turn_of(inner, work, Act::Other, clock, |_, _| ());
         }
@@ -215,7 +219,7 @@ impl Qp {
         counters.count_out_of_order(self.device.counters());
         // The clock is looked at when the packets have left: their receiver need not wait for that.
         if kind == Act::Send {
-            delayed_ack.answered(clock);
+            delayed_ack.answered(clock, |now| self.device.policy.answers_late(now));
         }
         let deadline = engine.poll_timeout(clock);
         let is_full = work.sender.take_full();
