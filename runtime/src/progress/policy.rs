@@ -132,7 +132,8 @@ impl ProgressPolicy {
 
     /// Time for which an ACK waits.
     pub(crate) fn delayed_ack_timeout(&self) -> Duration {
-        scaled(if self.is_contended() { TUNING.delayed_ack_timeout_contended } else { TUNING.delayed_ack_timeout })
+        // Who waits for a processor waits for slices of the scheduler, which are no longer on a slow machine.
+        if self.is_contended() { TUNING.delayed_ack_timeout_contended } else { scaled(TUNING.delayed_ack_timeout) }
     }
 
     /// Records how long a yield took.
@@ -240,6 +241,22 @@ mod tests {
         assert_eq!(idle.poll_empty(at(80)), Backoff::Yield, "nothing has been found for long");
         idle.poll_parked(at(600));
         assert_eq!(idle.poll_empty(at(640)), Backoff::Yield, "nor while it was parked");
+    }
+
+    #[test]
+    fn polls_park_for_a_while_after_an_answer_that_had_to_wait_for_the_processor() {
+        let policy = ProgressPolicy::new().unwrap();
+        let idle = |from: u64| {
+            policy.poll_found(Some(at(from)));
+            policy.poll_empty(at(from) + TUNING.yield_after)
+        };
+        assert_eq!(idle(0), Backoff::Yield);
+        assert_eq!(policy.delayed_ack_timeout(), TUNING.delayed_ack_timeout);
+        policy.contended_until.store((at(0) + TUNING.contention_lasts).as_nanos(), Ordering::Relaxed);
+        assert_eq!(idle(1000), Backoff::Park);
+        assert_eq!(policy.delayed_ack_timeout(), TUNING.delayed_ack_timeout_contended);
+        assert_eq!(idle(200_000), Backoff::Yield, "long ago");
+        assert!(!policy.is_contended());
     }
 
     /// A poll that parks says so: the thread waits until the park is over.
