@@ -21,8 +21,6 @@ pub struct Task {
     pub name: &'static str,
     urxe: Run,
     beside: Run,
-    /// Time for which the program over urxe sleeps before it exchanges anything, whatever the device: left out of its time.
-    sleeps: Duration,
 }
 
 /// A run, to its end.
@@ -44,9 +42,6 @@ const UCX_OVER_URXE: &[(&str, &str)] = &[
     ("UCX_WARN_UNUSED_ENV_VARS", "n"),
 ];
 
-/// `sleep(1)` in `main` of perftest's write_bw.c, once the ends are connected.
-const PERFTEST_SLEEPS: Duration = Duration::from_secs(1);
-
 const fn urxe(program: &'static str, args: &'static str) -> Run {
     Run::Pair { program, args, env: URXE }
 }
@@ -61,58 +56,59 @@ pub const TASKS: &[Task] = &[
         name: "ib_write_lat",
         urxe: urxe("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 30000"),
         beside: ucx("-t ucp_put_lat -s 8 -n 30000"),
-        sleeps: Duration::ZERO,
     },
     Task {
         name: "ib_write_lat, direct",
         urxe: Run::Pair { program: "ib_write_lat", args: "-d urxe0 -x 1 -F -s 8 -n 30000", env: DIRECT },
         beside: ucx("-t ucp_put_lat -s 8 -n 30000"),
-        sleeps: Duration::ZERO,
     },
     Task {
         name: "ib_send_lat, direct",
         urxe: Run::Pair { program: "ib_send_lat", args: "-d urxe0 -x 1 -F -s 8 -n 30000", env: DIRECT },
         beside: ucx("-t tag_lat -s 8 -n 30000"),
-        sleeps: Duration::ZERO,
     },
     Task {
         name: "ib_send_lat",
         urxe: urxe("ib_send_lat", "-d urxe0 -x 1 -F -s 8 -n 30000"),
         beside: ucx("-t tag_lat -s 8 -n 30000"),
-        sleeps: Duration::ZERO,
     },
     Task {
         name: "ibv_rc_pingpong",
         urxe: urxe("ibv_rc_pingpong", "-d urxe0 -g 1 -s 8 -n 30000"),
         beside: ucx("-t tag_lat -s 8 -n 30000"),
-        sleeps: Duration::ZERO,
     },
     Task {
         name: "ib_write_bw 64 KiB, without its sleep(1)",
         urxe: urxe("ib_write_bw", "-d urxe0 -x 1 -F -s 65536 -n 2000"),
         beside: ucx("-t ucp_put_bw -s 65536 -n 2000"),
-        sleeps: PERFTEST_SLEEPS,
     },
     Task {
         name: "UCX over urxe, tag_lat",
         urxe: Run::Pair { program: "ucx_perftest", args: "-t tag_lat -s 8 -n 30000", env: UCX_OVER_URXE },
         beside: ucx("-t tag_lat -s 8 -n 30000"),
-        sleeps: Duration::ZERO,
     },
     Task {
         name: "Open MPI, allreduce of 4 ranks",
         urxe: Run::AllReduce { ranks: 4, tls: "rc_v,self", device: "urxe0:1" },
         beside: Run::AllReduce { ranks: 4, tls: "sysv,self", device: "all" },
-        sleeps: Duration::ZERO,
     },
 ];
 
 impl Run {
-    /// Runs it; `None` if it does not end within the time.
+    /// Time for which the program sleeps, whatever the device: `sleep(1)` in `main` of perftest's write_bw.c, once the ends are connected.
+    fn sleeps(&self) -> Duration {
+        match self {
+            Self::Pair { program: "ib_write_bw", .. } => Duration::from_secs(1),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Runs it, and returns the time that it took without its sleep; `None` if it does not end within the limit.
     ///
     /// # Errors
     /// A program fails.
     fn time(&self, host: &Host, limit: Duration) -> Result<Option<Duration>> {
+        let limit = limit + self.sleeps();
         let start = Instant::now();
         let ended = match self {
             Self::Pair { program, args, env } => {
@@ -120,7 +116,7 @@ impl Run {
             }
             Self::AllReduce { ranks, tls, device } => run_ranks(host, *ranks, "allreduce", tls, device, limit)?,
         };
-        Ok(ended.then(|| start.elapsed()))
+        Ok(ended.then(|| start.elapsed().saturating_sub(self.sleeps())))
     }
 }
 
@@ -139,16 +135,15 @@ impl Task {
     /// Runs both sides once, in turns, the other first every other round.
     pub fn round(&self, host: &Host, limit: Duration, round: u32, times: &mut Times) {
         let Times { urxe, beside, failures } = times;
-        let mut sides = [(&self.urxe, urxe, self.sleeps), (&self.beside, beside, Duration::ZERO)];
+        let mut sides = [(&self.urxe, urxe), (&self.beside, beside)];
         if !round.is_multiple_of(2) {
             sides.reverse();
         }
-        for (run, times, sleeps) in sides {
-            let time = run.time(host, limit + sleeps).unwrap_or_else(|failure| {
+        for (run, times) in sides {
+            times.push(run.time(host, limit).unwrap_or_else(|failure| {
                 failures.push(failure);
                 None
-            });
-            times.push(time.map(|time| time.saturating_sub(sleeps)));
+            }));
         }
     }
 }
@@ -242,7 +237,7 @@ mod tests {
     fn a_program_that_fails_counts_as_one_that_does_not_end() {
         let world = urxe_tests::World::new().unwrap();
         let run = |program| Run::Pair { program, args: "", env: &[] };
-        let task = Task { name: "fails", urxe: run("false"), beside: run("false"), sleeps: Duration::ZERO };
+        let task = Task { name: "fails", urxe: run("false"), beside: run("false") };
         let mut times = Times::default();
         task.round(world.host(), Duration::from_secs(10), 0, &mut times);
         assert_eq!(

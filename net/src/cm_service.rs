@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use urxe_wire::cm::{CmMad, CommId, Message};
 use urxe_wire::{Gid, Qpn};
 
-use crate::contention::lock;
 use crate::ipc::bind;
 use crate::mailbox::Mailbox;
+use crate::mutex::lock;
 use crate::qpn_registry::block_of;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};

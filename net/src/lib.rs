@@ -64,7 +64,6 @@
 //! time is in [`Receiver`] (receive side) and [`TxBatch`] (send side).
 
 pub mod cm_service;
-pub mod contention;
 pub mod counters;
 pub mod datagram;
 pub mod direct;
@@ -80,6 +79,7 @@ pub mod mad_claim;
 mod mailbox;
 mod members;
 pub mod multicast;
+pub mod mutex;
 pub mod port;
 pub mod qpn_registry;
 pub mod raw;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use socket2::{InterfaceIndexOrAddress, Socket};
 
-use crate::contention::lock;
+use crate::mutex::lock;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::set_option;

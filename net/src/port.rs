@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use urxe_wire::{Gid, Qpn};
 
 use crate::cm_service::{Service, Services};
-use crate::contention::lock;
 use crate::counters::Counters;
 use crate::direct::{Export, Import, Imports, Seen, SharedQp};
 use crate::error::PortError;
@@ -24,6 +23,7 @@ use crate::link_monitor::LinkEvent;
 use crate::mad_claim::MadClaim;
 use crate::mailbox::Mailbox;
 use crate::multicast::Groups;
+use crate::mutex::lock;
 use crate::qpn_registry::{Registry, block_of};
 use crate::route::{Route, TxPool};
 use crate::shm::PendingAck;

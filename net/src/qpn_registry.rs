@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 
 use urxe_wire::Qpn;
 
-use crate::contention::lock;
 use crate::error::PortError;
 use crate::ipc::{NAME_PREFIX, bind};
+use crate::mutex::lock;
 use crate::shm::{self, Purpose};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, Weak};
 
 use urxe_wire::{Gid, Qpn, icrc};
 
-use crate::contention::lock;
 use crate::counters::{Counters, add};
 use crate::direct::Offer;
 use crate::interface::Interface;
+use crate::mutex::lock;
 use crate::qpn_registry::block_of;
 use crate::shm::{Link, PendingAck, Purpose, is_own_address};
 use crate::sys::RawAddr;

@@ -104,5 +104,5 @@ pub mod xrc;
 #[path = "../../net/tests/ports/user_namespace.rs"]
 mod user_namespace;
 
-pub use urxe_net::contention::lock;
-pub(crate) use urxe_net::contention::{contended_locks, try_lock};
+pub use urxe_net::mutex::lock;
+pub(crate) use urxe_net::mutex::{contended_locks, try_lock};

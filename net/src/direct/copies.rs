@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::mapping::Mapping;
 use super::words::QpWords;
-use crate::contention::lock;
+use crate::mutex::lock;
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::process::Process;
 

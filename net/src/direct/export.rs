@@ -12,7 +12,7 @@ use super::mapping::{Mapping, Placed, WHOLE_TABLE};
 use super::receives::{Message, ReceiveWords, SharedReceive};
 use super::words::{QpWords, RegionWords, SharedQp, SharedRegion, Taken};
 use super::{QPS, RECEIVERS, REGIONS};
-use crate::contention::lock;
+use crate::mutex::lock;
 use crate::route::Route;
 
 /// Queue pairs and regions of a device, as its peers see them.

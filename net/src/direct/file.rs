@@ -9,9 +9,9 @@ use rustix::fs::{FallocateFlags, fallocate, fstat};
 
 use super::copies::Copies;
 use super::mapping::{FILE, WHOLE_TABLE};
-use crate::contention::lock;
 use crate::ipc::credentials::file_may_have;
 use crate::ipc::sealed_file;
+use crate::mutex::lock;
 use crate::sys::identity::Identity;
 
 /// Alignment of its parts: pages of any machine, and what a huge page takes on most.

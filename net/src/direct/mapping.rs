@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::receives::ReceiveWords;
 use super::words::{QpWords, RegionWords};
 use super::{QPS, RECEIVERS, REGIONS};
-use crate::contention::lock;
+use crate::mutex::lock;
 
 /// Bytes of a table without the receive WQEs of its queue pairs.
 pub(super) const TABLE: u64 = (QPS * size_of::<QpWords>() + REGIONS * size_of::<RegionWords>()) as u64;

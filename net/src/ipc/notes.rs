@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use urxe_wire::Qpn;
 
-use crate::contention::lock;
 use crate::ipc::unix;
+use crate::mutex::lock;
 use crate::qpn_registry::block_of;
 use crate::sys::fd::{Fd, FdSet};
 

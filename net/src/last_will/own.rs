@@ -10,8 +10,8 @@ use socket2::Socket;
 use urxe_wire::Gid;
 
 use super::{LastWill, keeper_address};
-use crate::contention::lock;
 use crate::ipc::unix;
+use crate::mutex::lock;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::identity::Identity;
 use crate::sys::send_parts;

@@ -4,9 +4,9 @@ use core::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::Port;
-use crate::contention::lock;
 use crate::interface::Interface;
 use crate::link_monitor::LinkEvent;
+use crate::mutex::lock;
 
 impl Port {
     /// The interface as it is now: [`Receiver::receive`](crate::Receiver::receive) follows its changes.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use urxe_wire::Gid;
 
 use super::Port;
-use crate::contention::lock;
 use crate::error::{PortError, RouteError};
 use crate::multicast::Membership;
+use crate::mutex::lock;
 use crate::route::{Destination, Route};
 
 impl Port {

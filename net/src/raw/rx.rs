@@ -8,7 +8,7 @@ use super::frame::RawFrame;
 use super::ring::Ring;
 use super::xdp::{ProgramMaps, Steering, Xdp, XdpRx};
 use super::{RECEIVE_BUFFER, ask_for_buffer, bind, packet_socket};
-use crate::contention::lock;
+use crate::mutex::lock;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{set_option, set_struct};

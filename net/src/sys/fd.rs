@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::identity::Identity;
 use super::{close, epoll_add, epoll_create, epoll_ready, epoll_remove};
-use crate::contention::lock;
+use crate::mutex::lock;
 
 /// Slots in the first block of a [`FdSet`]; each further block has twice as many.
 const FIRST: usize = 64;

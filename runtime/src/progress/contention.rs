@@ -69,12 +69,12 @@ pub(super) fn yielded(time: Duration) {
     }
 }
 
-/// Whether the calling thread has lost its processor to others lately. Looks once in
+/// Time until which the calling thread counts as one that loses its processor to others. Looks once in
 /// [`contention_period`](super::tuning::Tuning::contention_period).
-pub(crate) fn is_contended(now: Instant) -> bool {
+pub(super) fn contended_until(now: Instant) -> Instant {
     // Nobody else runs there, so to say.
     if clock::is_virtual() {
-        return false;
+        return Instant::default();
     }
     let mut look = LOOK.get();
     if now.since(look.at) >= TUNING.contention_period
@@ -87,7 +87,7 @@ pub(crate) fn is_contended(now: Instant) -> bool {
         look = Look { at: now, usage, given, ..look };
         LOOK.set(look);
     }
-    now < look.contended_until
+    look.contended_until
 }
 
 impl Look {
@@ -153,11 +153,11 @@ mod tests {
     fn a_thread_is_looked_at_now_and_then() {
         let test = || {
             let now = clock::now();
-            assert!(!is_contended(now), "nothing is known yet");
+            assert_eq!(contended_until(now), Instant::default(), "nothing is known yet");
             let before = LOOK.get();
-            is_contended(now + TUNING.contention_period / 2);
+            contended_until(now + TUNING.contention_period / 2);
             assert_eq!(LOOK.get(), before);
-            is_contended(now + TUNING.contention_period);
+            contended_until(now + TUNING.contention_period);
             let after = LOOK.get();
             assert_eq!(after.at, now + TUNING.contention_period);
             assert!(after.usage.ran >= before.usage.ran && after.usage.preempted >= before.usage.preempted);

@@ -95,15 +95,14 @@ impl ProgressPolicy {
         }
         // Where others want the processor, a thread that gives way gets it back when they have used up their time. One that only sends has
         // its packets taken meanwhile, and does better without a sleep.
-        if next == Backoff::Yield && self.is_contended() && self.is_contended_still(now) { Backoff::Park } else { next }
+        if next == Backoff::Yield && self.is_contended_still(now) { Backoff::Park } else { next }
     }
 
     /// Looks whether the calling thread, which has answered late, loses its processor to others.
     pub(crate) fn answers_late(&self, now: Instant) -> bool {
-        let is_contended = contention::is_contended(now);
-        let until = if is_contended { now + TUNING.contention_lasts } else { Instant::default() };
+        let until = contention::contended_until(now);
         self.contended_until.store(until.as_nanos(), Ordering::Relaxed);
-        is_contended
+        now < until
     }
 
     /// Tells whether a thread that answers loses its processor to others, and forgets that in time.

@@ -111,29 +111,24 @@ fn amid(op: fn(Remote) -> Op, len: usize, invalidate: Invalidate) -> Result<()> 
 const WAYS: [(&str, Invalidate); 2] =
     [("by a SEND of the peer", by_a_send_of_the_peer), ("by a request of its owner", by_a_request_of_its_owner)];
 
+/// Streams of requests that are carried out at once, and of those that take turns of the queue pair.
+fn amid_any(op: fn(Remote) -> Op) -> Result<()> {
+    for (how, invalidate) in WAYS {
+        for len in [8, PAGE, LEN] {
+            amid(op, len, invalidate).with_context(|| format!("{how}, {len} bytes"))?;
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn windows_invalidated_amid_writes() {
-    in_direct_world(|| {
-        for (how, invalidate) in WAYS {
-            // At once, and in turns of the queue pair.
-            for len in [8, PAGE, LEN] {
-                amid(Op::Write, len, invalidate).with_context(|| format!("{how}, {len} bytes"))?;
-            }
-        }
-        Ok(())
-    });
+    in_direct_world(|| amid_any(Op::Write));
 }
 
 #[test]
 fn windows_invalidated_amid_reads() {
-    in_direct_world(|| {
-        for (how, invalidate) in WAYS {
-            for len in [8, PAGE, LEN] {
-                amid(Op::Read, len, invalidate).with_context(|| format!("{how}, {len} bytes"))?;
-            }
-        }
-        Ok(())
-    });
+    in_direct_world(|| amid_any(Op::Read));
 }
 
 #[test]

@@ -152,17 +152,22 @@ impl Forwarded {
 const FEW: u32 = 8;
 const MANY: u32 = 64;
 
-#[test]
-fn packets_that_others_overtake() -> Result<()> {
-    let network = Forwarded::overtaken_by(FEW)?;
-    let [here, there] = network.hosts();
+/// Runs stock programs of every operation, most of which compare their data, the last with so many messages.
+fn compare_data(here: &Host, there: &Host, messages: &str) -> Result<()> {
     for (size, iters) in PINGPONGS {
         PingPong { size, iters, validate: true, ..PingPong::default() }
             .run(here, there)
             .with_context(|| format!("{size} bytes"))?;
     }
     perftest(here, there)?;
-    rping(here, there, "1000")?;
+    rping(here, there, messages)
+}
+
+#[test]
+fn packets_that_others_overtake() -> Result<()> {
+    let network = Forwarded::overtaken_by(FEW)?;
+    let [here, there] = network.hosts();
+    compare_data(here, there, "1000")?;
     network.ensure_some_were_overtaken()
 }
 
@@ -219,13 +224,7 @@ fn packets_that_others_overtake_are_kept() -> Result<()> {
     let network = Forwarded::overtaken_by(FEW)?;
     let [here, there] = network.hosts();
     repeat_selectively([here, there], 1);
-    for (size, iters) in PINGPONGS {
-        PingPong { size, iters, validate: true, ..PingPong::default() }
-            .run(here, there)
-            .with_context(|| format!("{size} bytes"))?;
-    }
-    perftest(here, there)?;
-    rping(here, there, MANY_PACKETS)?;
+    compare_data(here, there, MANY_PACKETS)?;
     ["ib_write_bw", "ib_read_bw"].into_iter().try_for_each(|program| ensure_few_in_vain(program, here, there))?;
     ensure_counted(here, there, [&["sack_kept", "sack_sent"], &["sack_connections", "sack_received"]])?;
     network.ensure_some_were_overtaken()

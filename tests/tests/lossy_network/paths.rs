@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::forward::DIFFERENT_PATHS;
-use urxe_tests::{Capture, Host, Perftest, PingPong, World, host_counter};
+use urxe_tests::{Capture, Host, Perftest, World, host_counter};
 
 use crate::repeated::ensure_few_in_vain;
-use crate::{Forwarded, MANY_PACKETS, PINGPONGS, ensure_counted, perftest, repeat_selectively, rping};
+use crate::{Forwarded, MANY_PACKETS, compare_data, ensure_counted, repeat_selectively};
 
 /// With `URXE_PATHS` packets leave from several source ports, and READ responses too.
 #[test]
@@ -33,13 +33,7 @@ fn packets_take_several_paths() -> Result<()> {
 fn packets_take_paths_of_different_delay() -> Result<()> {
     let network = Forwarded::over_paths(DIFFERENT_PATHS)?;
     let [here, there] = network.hosts();
-    for (size, iters) in PINGPONGS {
-        PingPong { size, iters, validate: true, ..PingPong::default() }
-            .run(here, there)
-            .with_context(|| format!("{size} bytes"))?;
-    }
-    perftest(here, there)?;
-    rping(here, there, MANY_PACKETS)?;
+    compare_data(here, there, MANY_PACKETS)?;
     ["ib_write_bw", "ib_read_bw"].into_iter().try_for_each(|program| ensure_few_in_vain(program, here, there))?;
     ensure_counted(here, there, [&["sack_kept", "sack_sent"], &["sack_connections", "sack_received"]])?;
     network.ensure_all_paths_were_taken()

@@ -33,9 +33,9 @@ fn is_private_in(maps: impl BufRead, start: u64, length: u64, grows_down: impl F
 /// mprotect(2) takes `PROT_GROWSDOWN` for such a mapping only, and gives it the protection that it has.
 fn grows_down(at: u64) -> bool {
     let (page, protection) = (page(), libc::PROT_READ | libc::PROT_WRITE | libc::PROT_GROWSDOWN);
-    let Ok(length) = usize::try_from(page) else { return true };
+    let (Ok(at), Ok(length)) = (usize::try_from(at - at % page), usize::try_from(page)) else { return true };
     // SAFETY: changes no protection; see above.
-    unsafe { libc::syscall(libc::SYS_mprotect, at - at % page, length, protection) == 0 }
+    unsafe { libc::mprotect(std::ptr::without_provenance_mut(at), length, protection) == 0 }
 }
 
 #[cfg(test)]

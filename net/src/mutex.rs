@@ -1,4 +1,4 @@
-//! Locks, and how often threads find them taken.
+//! Mutexes, and how often threads find them taken.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
