@@ -205,7 +205,7 @@ fn rate_over_threads(host: &Host, rounds: u32) -> Result<Chart> {
         ("threads", Measurement::OwnSharedMemory("threads", 0)),
         ("processes", Measurement::OwnSharedMemory("processes", 0)),
         ("threads, UDP", Measurement::Own("threads", 0)),
-        ("threads, UDP, shards", Measurement::OwnSharded("threads", 0)),
+        ("threads, UDP, no shards", Measurement::OwnUnsharded("threads", 0)),
         ("processes, UDP", Measurement::Own("processes", 0)),
     ];
     let (title, unit) = ("WRITEs of 8 bytes over threads with queue pairs of their own", "10^6 a second");

@@ -42,8 +42,15 @@ const UCX_OVER_URXE: &[(&str, &str)] = &[
     ("UCX_WARN_UNUSED_ENV_VARS", "n"),
 ];
 
+const UCX_OVER_URXE_DIRECT: &[(&str, &str)] =
+    &[("URXE_DIRECT", "1"), UCX_OVER_URXE[0], UCX_OVER_URXE[1], UCX_OVER_URXE[2], UCX_OVER_URXE[3]];
+
 const fn urxe(program: &'static str, args: &'static str) -> Run {
     Run::Pair { program, args, env: URXE }
+}
+
+const fn direct(program: &'static str, args: &'static str) -> Run {
+    Run::Pair { program, args, env: DIRECT }
 }
 
 const fn ucx(args: &'static str) -> Run {
@@ -59,12 +66,12 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "ib_write_lat, direct",
-        urxe: Run::Pair { program: "ib_write_lat", args: "-d urxe0 -x 1 -F -s 8 -n 30000", env: DIRECT },
+        urxe: direct("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 30000"),
         beside: ucx("-t ucp_put_lat -s 8 -n 30000"),
     },
     Task {
         name: "ib_send_lat, direct",
-        urxe: Run::Pair { program: "ib_send_lat", args: "-d urxe0 -x 1 -F -s 8 -n 30000", env: DIRECT },
+        urxe: direct("ib_send_lat", "-d urxe0 -x 1 -F -s 8 -n 30000"),
         beside: ucx("-t tag_lat -s 8 -n 30000"),
     },
     Task {
@@ -83,8 +90,18 @@ pub const TASKS: &[Task] = &[
         beside: ucx("-t ucp_put_bw -s 65536 -n 2000"),
     },
     Task {
+        name: "ib_write_bw 64 KiB, direct, without its sleep(1)",
+        urxe: direct("ib_write_bw", "-d urxe0 -x 1 -F -s 65536 -n 2000"),
+        beside: ucx("-t ucp_put_bw -s 65536 -n 2000"),
+    },
+    Task {
         name: "UCX over urxe, tag_lat",
         urxe: Run::Pair { program: "ucx_perftest", args: "-t tag_lat -s 8 -n 30000", env: UCX_OVER_URXE },
+        beside: ucx("-t tag_lat -s 8 -n 30000"),
+    },
+    Task {
+        name: "UCX over urxe, tag_lat, direct",
+        urxe: Run::Pair { program: "ucx_perftest", args: "-t tag_lat -s 8 -n 30000", env: UCX_OVER_URXE_DIRECT },
         beside: ucx("-t tag_lat -s 8 -n 30000"),
     },
     Task {

@@ -255,12 +255,9 @@ pub enum Measurement {
     Own(&'static str, usize),
     /// Program through shared memory.
     OwnSharedMemory(&'static str, usize),
-    /// Program with as many shards as it is about, if a device can have so many.
-    OwnSharded(&'static str, usize),
+    /// Program whose queue pairs all share the device's sockets.
+    OwnUnsharded(&'static str, usize),
 }
-
-/// Shards that a device has at most.
-const MOST_SHARDS: u32 = 16;
 
 impl Measurement {
     /// Gbit/s at this size, or the figure for so many.
@@ -283,13 +280,12 @@ impl Measurement {
             Self::Tcp => iperf3(host, &["-l", &size.min(1 << 20).to_string()]),
             Self::Own(what, _) => own_with(host, "own-verbs", &[what, &size.to_string()], &[]),
             Self::OwnSharedMemory(what, _) => own_with(host, "own-verbs", &[what, &size.to_string()], &[SHARED_MEMORY]),
-            Self::OwnSharded(what, _) => {
-                let shards = size.min(MOST_SHARDS).to_string();
-                own_with(host, "own-verbs", &[what, &size.to_string()], &[("URXE_SHARDS", &shards)])
+            Self::OwnUnsharded(what, _) => {
+                own_with(host, "own-verbs", &[what, &size.to_string()], &[("URXE_SHARDS", "1")])
             }
         };
         let place = match self {
-            Self::Own(_, place) | Self::OwnSharedMemory(_, place) | Self::OwnSharded(_, place) => place,
+            Self::Own(_, place) | Self::OwnSharedMemory(_, place) | Self::OwnUnsharded(_, place) => place,
             _ => 0,
         };
         figures?.get(place).copied().context("no figure")

@@ -181,8 +181,7 @@ of_threads! {
     THREAD = "WRITE 8 B, 1 thread";
     TWO_THREADS = "WRITE 8 B, 2 threads";
     EIGHT_THREADS = "WRITE 8 B, 8 threads";
-    TWO_SHARDS = "WRITE 8 B, 2 threads, a shard each";
-    EIGHT_SHARDS = "WRITE 8 B, 8 threads, a shard each";
+    TWO_UNSHARDED = "WRITE 8 B, 2 threads, no shards";
     SHM_THREAD = "WRITE 8 B, 1 thread, shared memory";
     SHM_TWO_THREADS = "WRITE 8 B, 2 threads, shared memory";
     SHM_EIGHT_THREADS = "WRITE 8 B, 8 threads, shared memory";
@@ -362,9 +361,8 @@ pub const PROBES: &[Probe] = &[
     Probe { program: own("threads 1"), figures: &THREAD },
     Probe { program: own("threads 2"), figures: &TWO_THREADS },
     Probe { program: own("processes 2"), figures: &TWO_PROCESSES },
-    Probe { program: own_with("threads 2", &[("URXE_SHARDS", "2")]), figures: &TWO_SHARDS },
+    Probe { program: own_with("threads 2", &[("URXE_SHARDS", "1")]), figures: &TWO_UNSHARDED },
     Probe { program: own("threads 8"), figures: &EIGHT_THREADS },
-    Probe { program: own_with("threads 8", &[("URXE_SHARDS", "8")]), figures: &EIGHT_SHARDS },
     Probe { program: own_through_memory("threads 1"), figures: &SHM_THREAD },
     Probe { program: own_through_memory("threads 2"), figures: &SHM_TWO_THREADS },
     Probe { program: own_through_memory("processes 2"), figures: &SHM_TWO_PROCESSES },
@@ -426,8 +424,7 @@ pub const COMPARISONS: &[Comparison] = &[
     at_least(MANY_QPS, ONE_QP, None, Some(0.8)),
     at_least(TWO_THREADS[0], TWO_PROCESSES[0], None, Some(0.95)),
     at_least(EIGHT_THREADS[0], THREAD[0], None, Some(1.0)),
-    at_least(TWO_SHARDS[0], TWO_PROCESSES[0], None, Some(0.95)),
-    at_least(EIGHT_SHARDS[0], THREAD[0], None, Some(1.0)),
+    at_least(TWO_UNSHARDED[0], TWO_PROCESSES[0], None, None),
     at_least(SHM_TWO_THREADS[0], SHM_TWO_PROCESSES[0], None, Some(0.95)),
     at_least(SHM_EIGHT_THREADS[0], SHM_THREAD[0], None, Some(1.0)),
     at_most(SHM_EIGHT_THREADS[1], SHM_THREAD[1], None, None),
@@ -445,8 +442,10 @@ pub const COMPARISONS: &[Comparison] = &[
 pub const BOUNDS: &[(Figure, Goal)] = &[
     (DIRECT_WRITE_LATENCY, Goal::AtMost(0.25)),
     (DIRECT_WRITE_RATE, Goal::AtLeast(20.0)),
-    (TWO_SHARDS[2], Goal::AtMost(0.01)),
+    (TWO_THREADS[2], Goal::AtMost(0.01)),
+    (EIGHT_THREADS[2], Goal::AtMost(0.01)),
     (SHM_TWO_THREADS[2], Goal::AtMost(0.01)),
+    (SHM_EIGHT_THREADS[2], Goal::AtMost(0.01)),
 ];
 
 const fn at_most(of: Figure, to: Figure, start: Option<f64>, target: Option<f64>) -> Comparison {

@@ -62,12 +62,22 @@ pub struct Choices {
     pub selective_repeat: bool,
     /// UDP source ports over which selective repeat spreads packets.
     pub paths: u8,
-    /// Completion queues whose queue pairs have sockets of their own.
-    pub shards: u8,
+    /// Queue pairs that have sockets of their own.
+    pub sharding: Sharding,
 }
 
-/// Most shards of a device.
-const MOST_SHARDS: u8 = 16;
+/// Most shards of a device, itself included.
+pub const MOST_SHARDS: u8 = 16;
+
+/// Queue pairs that go together to one shard of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sharding {
+    /// Queue pairs of a thread: there are as many shards as processors.
+    #[default]
+    Threads,
+    /// Queue pairs of a completion queue: there are so many shards, the device itself included.
+    Queues(u8),
+}
 
 impl Choices {
     /// Parses the variables, each by its name; `None` and empty is "not set".
@@ -95,7 +105,7 @@ impl Choices {
             deterministic: value(DETERMINISTIC).map(|text| seed(&text)).transpose()?,
             selective_repeat,
             paths: value(PATHS).map_or(Ok(1), |text| paths(text.trim(), selective_repeat))?,
-            shards: value(SHARDS).map_or(Ok(1), |text| shards(text.trim()))?,
+            sharding: value(SHARDS).map_or(Ok(Sharding::default()), |text| sharding(text.trim()))?,
         })
     }
 
@@ -124,7 +134,7 @@ impl Default for Choices {
             deterministic: None,
             selective_repeat: false,
             paths: 1,
-            shards: 1,
+            sharding: Sharding::default(),
         }
     }
 }
@@ -141,9 +151,12 @@ fn paths(text: &str, selective_repeat: bool) -> Result<u8, Mistake> {
     }
 }
 
-fn shards(text: &str) -> Result<u8, Mistake> {
+fn sharding(text: &str) -> Result<Sharding, Mistake> {
+    if text == "auto" {
+        return Ok(Sharding::Threads);
+    }
     let known = text.parse().ok().filter(|count| (1..=MOST_SHARDS).contains(count));
-    known.ok_or_else(|| Mistake::new(SHARDS, text, format!("1 to {MOST_SHARDS}")))
+    known.map(Sharding::Queues).ok_or_else(|| Mistake::new(SHARDS, text, format!("auto, or 1 to {MOST_SHARDS}")))
 }
 
 fn default_name(personality: Personality, index: usize) -> String {
@@ -334,8 +347,8 @@ mod tests {
             ("URXE_PATHS", "4", "--selective-repeat 1"),
             ("URXE_PATHS", "0", "1 to 16"),
             ("URXE_PATHS", "17", "1 to 16"),
-            ("URXE_SHARDS", "0", "1 to 16"),
-            ("URXE_SHARDS", "many", "1 to 16"),
+            ("URXE_SHARDS", "0", "auto, or 1 to 16"),
+            ("URXE_SHARDS", "many", "auto, or 1 to 16"),
             ("URXE_LOOPBACK", "tcp", "`udp` and `shm`"),
             ("URXE_RAW", "dpdk", "`packet` and `xdp`"),
             ("URXE_TOPOLOGY", "dgx.xml", "`--personality pci`"),

@@ -31,7 +31,7 @@ mod observations;
 mod personality;
 mod raw;
 
-pub use choices::{Choices, Device};
+pub use choices::{Choices, Device, MOST_SHARDS, Sharding};
 pub use congestion::{Congestion, Ecn};
 pub use loopback::Loopback;
 pub use mistake::Mistake;
@@ -215,8 +215,8 @@ pub const PATHS: Opt = Opt {
 pub const SHARDS: Opt = Opt {
     name: "shards",
     variable: "URXE_SHARDS",
-    value: "N",
-    help: "RC and UC queue pairs of so many completion queues, up to 16, have sockets, rings and a thread of their own, for programs with a thread for each queue [default: 1]",
+    value: "auto|N",
+    help: "RC and UC queue pairs have sockets, rings and a thread of their own: those of each thread that creates some, for as many threads as there are processors (auto), or those of each of N completion queues, up to 16 [default: auto]",
 };
 
 /// A file for every packet.

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Once};
 use urxe_engine::congestion::CongestionSettings;
 use urxe_engine::{AckTimer, KeptMemory, SelectiveRepeat};
 use urxe_net::{Interface, PortError};
-use urxe_options::{Choices, Device, Loopback, Personality, RawFrames};
+use urxe_options::{Choices, Device, Loopback, Personality, RawFrames, Sharding};
 
 use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
@@ -128,9 +128,9 @@ pub(crate) fn selective_repeat() -> Option<SelectiveRepeat> {
     Some(SelectiveRepeat { memory: Arc::clone(&KEPT), paths: choices.paths })
 }
 
-/// Number of shards of a device, itself included.
-pub(crate) fn shards() -> usize {
-    choices().map_or(1, |choices| choices.shards.into())
+/// Queue pairs that go together to one shard of a device.
+pub(crate) fn sharding() -> Sharding {
+    choices().map(|choices| choices.sharding).unwrap_or_default()
 }
 
 /// The speed of an interface in Mbit/s; 0 if its driver does not say.

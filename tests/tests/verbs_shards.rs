@@ -1,4 +1,4 @@
-//! Shards of a device (`URXE_SHARDS`): completion queues whose queue pairs have sockets, rings and a thread of their own.
+//! Shards of a device (`URXE_SHARDS`): threads or completion queues whose queue pairs have sockets, rings and a thread of their own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use urxe_tests::verbs::datagram::{Ah, GRH, Mouth, towards};
 use urxe_tests::verbs::memory::{ALL_ACCESS, Mr, pattern};
 use urxe_tests::verbs::pair::{connect_to, works};
 use urxe_tests::verbs::qp::Init;
-use urxe_tests::verbs::{Context, End, Op, Options, Pair, Qp, RecvWr, Remote, SendWr, Status};
+use urxe_tests::verbs::{Context, End, Op, Options, Pair, Qp, RecvWr, Remote, SendWr, Status, ThreadDomain};
 use urxe_tests::{World, in_world_with, own_counter, wait_until};
 
 /// Shards of each device here, the device itself included.
@@ -112,6 +112,61 @@ fn all_operations_between_shards_without_packets() {
         let [rings, direct] = all_operations(6)?;
         ensure!(direct > 0, "all went by packets, in {rings} runs through rings");
         Ok(())
+    });
+}
+
+/// Shards of a device, itself included, for two threads that create queue pairs.
+fn shards_of_two_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(2)
+}
+
+fn over_udp(world: &World) -> Result<()> {
+    world.host().set_env("URXE_LOOPBACK", "udp");
+    Ok(())
+}
+
+/// Without the option queue pairs of a thread go together, whichever completion queues they have, and those of another thread elsewhere.
+#[test]
+fn queue_pairs_of_a_thread_go_together() {
+    in_world_with(over_udp, || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let some = || (0..3).map(|_| Pair::on(&context, &options)).collect::<Result<Vec<_>>>();
+        let mut pairs = some()?;
+        ensure!(blocks(&pairs) == 1 && our_threads()? == 1, "one thread, {} blocks", blocks(&pairs));
+        let others = std::thread::scope(|scope| scope.spawn(some).join().expect("a thread panicked"))?;
+        ensure!(blocks(&others) == 1, "one thread, {} blocks", blocks(&others));
+        pairs.extend(others);
+        pairs.extend(some()?);
+        ensure!(blocks(&pairs) == shards_of_two_threads(), "two threads, {} blocks", blocks(&pairs));
+        wait_until("a thread for each shard", || Ok(our_threads()? == shards_of_two_threads()))?;
+        // Whoever uses them.
+        pairs.iter().try_for_each(|pair| works(pair).and_then(|()| reaches(pair)))
+    });
+}
+
+/// Queue pairs of a thread domain go together, and elsewhere than those of another domain, whoever creates them.
+#[test]
+fn queue_pairs_of_a_thread_domain_go_together() {
+    in_world_with(over_udp, || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let domains = [ThreadDomain::new(&context)?, ThreadDomain::new(&context)?];
+        let mut pairs = Vec::new();
+        for _ in 0..2 {
+            for domain in &domains {
+                let end = || End::within(domain.parent(), &options);
+                let pair = Pair { near: end()?, far: end()? };
+                pair.connect(&options)?;
+                pairs.push(pair);
+            }
+        }
+        ensure!(blocks(&pairs) == shards_of_two_threads(), "two domains, {} blocks", blocks(&pairs));
+        for of_domain in [[&pairs[0], &pairs[2]], [&pairs[1], &pairs[3]]] {
+            let block = of_domain.map(|pair| pair.near.qp.number() >> 8);
+            ensure!(block[0] == block[1], "one domain, blocks {block:x?}");
+        }
+        pairs.iter().try_for_each(works)
     });
 }
 

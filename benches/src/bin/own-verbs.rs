@@ -10,6 +10,7 @@
 //!   first or with each other
 //! * `own-verbs threads N`, `own-verbs processes N`: M/s of WRITEs of 8 bytes, of N threads or processes with two queue pairs
 //!   each; ns of a processor for each; of threads, locks found taken for each
+//! * `own-verbs dialogue polls|sleeps`: µs of a SEND of 8 bytes from one thread of a process to another
 //! * `own-verbs stacks N`: ns of a message and bytes of a queue pair, of N simulated stacks
 
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use anyhow::Result;
 use urxe_benches::bare::percentile;
 use urxe_benches::own::{self, Target};
-use urxe_benches::threads;
+use urxe_benches::{dialogue, threads};
 use urxe_tests::verbs::scale::{Shape, Wait};
 
 const RUN: Duration = Duration::from_millis(500);
@@ -35,6 +36,8 @@ fn main() -> ExitCode {
     let figures = match args.as_slice() {
         ["one-sided", "polls"] => one_sided(Target::Polls),
         ["one-sided", "sleeps"] => one_sided(Target::Sleeps),
+        ["dialogue", "polls"] => dialogue::microseconds(Wait::Polls, EXCHANGES).map(|micros| vec![micros]),
+        ["dialogue", "sleeps"] => dialogue::microseconds(Wait::Sleeps, EXCHANGES).map(|micros| vec![micros]),
         [what, count] => match count.parse() {
             Ok(count) => many(what, count),
             Err(_) => Err(usage()),
@@ -78,7 +81,7 @@ fn many(what: &str, count: usize) -> Result<Vec<f64>> {
 
 fn usage() -> anyhow::Error {
     anyhow::anyhow!(
-        "usage: own-verbs one-sided polls|sleeps | queue-pairs|small-messages|lists|idle-memory|threads|processes N | star|mesh|polling-mesh N (2 \
+        "usage: own-verbs one-sided|dialogue polls|sleeps | queue-pairs|small-messages|lists|idle-memory|threads|processes N | star|mesh|polling-mesh N (2 \
          or more) | stacks N (5 or more)"
     )
 }

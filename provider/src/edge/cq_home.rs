@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::verbs::context::Context;
+use crate::verbs::shards::ThreadNumber;
 use urxe_runtime::device::Device;
 
 /// Shard that the RC and UC queue pairs of a completion queue belong to; `None` for the device itself.
@@ -26,22 +27,18 @@ fn is_same(a: &Shard, b: &Shard) -> bool {
 }
 
 impl CqHome {
-    /// Chooses the device of a queue pair that completes at these queues. One that `may_be_sharded` goes where the queue pairs of its queues
-    /// are, if that is one place.
-    pub(super) fn choose(context: &Context, homes: &[&Self], may_be_sharded: bool) -> Arc<Device> {
+    /// Chooses the device of a queue pair that completes at these queues. One that may be sharded has a `user`, the thread that will use it
+    /// as far as is known, and goes where the queue pairs of its queues are, if that is one place.
+    pub(super) fn choose(context: &Context, homes: &[&Self], user: Option<ThreadNumber>) -> Arc<Device> {
         let known = homes.iter().find_map(|home| home.shard.get().cloned());
-        let wanted = match known {
-            Some(shard) => shard,
-            None if may_be_sharded => context.next_shard(),
-            None => None,
-        };
+        let wanted = known.unwrap_or_else(|| user.and_then(|user| context.next_shard(user)));
         // Each gets its place, though one of them has another.
         let mut is_one_place = true;
         for home in homes {
             is_one_place &= is_same(home.shard.get_or_init(|| wanted.clone()), &wanted);
         }
         match wanted {
-            Some(shard) if may_be_sharded && is_one_place => shard,
+            Some(shard) if user.is_some() && is_one_place => shard,
             _ => {
                 Self::mix(homes);
                 Arc::clone(context.device())
@@ -51,7 +48,7 @@ impl CqHome {
 
     /// Has polls of these queues make progress of the device itself, for what is no queue pair of RC or UC.
     pub(super) fn choose_device(context: &Context, homes: &[&Self]) {
-        Self::choose(context, homes, false);
+        Self::choose(context, homes, None);
     }
 
     /// Has polls of these queues make progress of the device itself, too.

@@ -1,7 +1,7 @@
 //! Thread domains and parent domains (`ibv_alloc_td(3)`, `ibv_alloc_parent_domain(3)`).
 //!
-//! A thread domain promises that one thread uses what is in it; our locks are there all the same, and cost nothing
-//! when nobody contends for them. Allocators are for buffers that a device reads: ours reads none, so they are never
+//! A thread domain promises that one thread uses what is in it: queue pairs of a domain go together to one
+//! [shard](crate::verbs::shards). Our locks are there all the same, and cost nothing when nobody contends for them. Allocators are for buffers that a device reads: ours reads none, so they are never
 //! called.
 
 use std::ffi::c_int;
@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn alloc_td(
             return Err(EINVAL);
         }
         let ibv = v::ibv_td { context };
-        Ok(Box::into_raw(Box::new(TdObject { ibv, domain: Arc::new(ThreadDomain) })).cast())
+        Ok(Box::into_raw(Box::new(TdObject { ibv, domain: Arc::new(ThreadDomain::new()) })).cast())
     })
 }
 

@@ -22,6 +22,7 @@ use crate::kernel::uverbs::{self, GidEntry, GidType};
 use crate::verbs::diagnostics;
 use crate::verbs::handles::Handles;
 use crate::verbs::quota::Quotas;
+use crate::verbs::shards::ThreadNumber;
 use crate::verbs::shared_device::{OpenError, SharedDevice};
 use crate::verbs::tracked::Tracked;
 use crate::verbs::xrcd::XrcDomains;
@@ -92,9 +93,9 @@ impl Context {
         &self.shared.device
     }
 
-    /// Device for the queue pairs of another completion queue, where it is a shard.
-    pub(crate) fn next_shard(&self) -> Option<Arc<Device>> {
-        self.shared.next_shard()
+    /// Device for the queue pairs of another completion queue, which a thread uses, where that is a shard.
+    pub(crate) fn next_shard(&self, thread: ThreadNumber) -> Option<Arc<Device>> {
+        self.shared.next_shard(thread)
     }
 
     /// Congestion control of queue pairs.

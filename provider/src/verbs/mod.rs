@@ -11,7 +11,7 @@ pub(crate) mod lid;
 pub(crate) mod objects;
 pub(crate) mod query;
 pub(crate) mod quota;
-mod shards;
+pub(crate) mod shards;
 pub(crate) mod shared_device;
 pub(crate) mod tracked;
 pub(crate) mod xrcd;

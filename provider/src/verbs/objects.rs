@@ -10,6 +10,7 @@ use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
 
 use super::diagnostics;
 use super::quota::Counted;
+use super::shards::ThreadNumber;
 use crate::kernel::Errno;
 use urxe_runtime::limits;
 use urxe_runtime::memory::maps;
@@ -31,7 +32,16 @@ pub(crate) struct ProtectionDomain {
 
 /// A thread domain. It can be freed when nobody else holds it.
 #[derive(Debug)]
-pub(crate) struct ThreadDomain;
+pub(crate) struct ThreadDomain {
+    /// Number of its thread, whichever that is.
+    number: ThreadNumber,
+}
+
+impl ThreadDomain {
+    pub(crate) fn new() -> Self {
+        Self { number: ThreadNumber::new() }
+    }
+}
 
 impl ProtectionDomain {
     /// A new one. Numbers are unique in the process: all contexts of a device share a table of regions.
@@ -65,6 +75,11 @@ impl ProtectionDomain {
     /// Whether the domain stands for another.
     pub(crate) const fn is_parent(&self) -> bool {
         self.within.is_some()
+    }
+
+    /// Returns the number of the thread domain of a parent domain, where it has one.
+    pub(crate) fn thread(&self) -> Option<ThreadNumber> {
+        self.within.as_ref()?.1.as_ref().map(|thread| thread.number)
     }
 
     /// Counts an `ibv_pd` more that stands for it.

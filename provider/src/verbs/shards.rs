@@ -1,9 +1,12 @@
 //! Shards of a device ([`Device::open_shard`]) and their threads, opened when completion queues want them.
 
+use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, available_parallelism};
 
+use urxe_options::{MOST_SHARDS, Sharding};
 use urxe_runtime::device::Device;
 use urxe_runtime::{fork, lock, progress};
 
@@ -22,8 +25,33 @@ impl Place {
     }
 }
 
+/// Number of a thread that creates queue pairs, or of a thread domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ThreadNumber(usize);
+
+impl ThreadNumber {
+    /// A number that no thread of this process has.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Number of the calling thread.
+    pub(crate) fn current() -> Self {
+        thread_local! {
+            static NUMBER: Cell<Option<ThreadNumber>> = const { Cell::new(None) };
+        }
+        NUMBER.get().unwrap_or_else(|| {
+            let number = Self::new();
+            NUMBER.set(Some(number));
+            number
+        })
+    }
+}
+
 /// Shards of a device.
 pub(super) struct Shards {
+    sharding: Sharding,
     /// How many there may be, the device itself included.
     most: usize,
     /// Packets are to tell of congestion marks.
@@ -36,6 +64,8 @@ pub(super) struct Shards {
 struct Open {
     /// Completion queues that have been given one.
     given: usize,
+    /// The first thread that asked.
+    first: Option<ThreadNumber>,
     shards: Vec<Shard>,
 }
 
@@ -45,25 +75,31 @@ struct Shard {
 }
 
 impl Shards {
-    pub(super) fn new(most: usize, ecn: bool, device: &Device) -> Self {
+    pub(super) fn new(sharding: Sharding, ecn: bool, device: &Device) -> Self {
+        let most = match sharding {
+            Sharding::Threads => available_parallelism().map_or(1, Into::into).min(MOST_SHARDS.into()),
+            Sharding::Queues(most) => most.into(),
+        };
         // Whoever looks at packets looks at one device; LIDs are one port's.
         let may = most > 1 && device.interceptor().is_none() && !device.net().interface().link_layer().is_infiniband();
         let (most, opened_at) = if may { (most, Place::here()) } else { (1, Place::default()) };
-        Self { most, ecn, opened_at, open: Mutex::default() }
+        Self { sharding, most, ecn, opened_at, open: Mutex::default() }
     }
 
-    /// The shard of another completion queue, one after the other. `None`: the device itself, also where no shard can be opened.
-    pub(super) fn next(&self, device: &Arc<Device>) -> Option<Arc<Device>> {
+    /// The shard of another completion queue, which a thread uses. `None`: the device itself, also where no shard can be opened.
+    pub(super) fn next(&self, device: &Arc<Device>, thread: ThreadNumber) -> Option<Arc<Device>> {
         if self.most < 2 {
             return None;
         }
         // In a child of fork(2) one that is half open would stay so.
         let _no_fork = fork::put_off();
         let mut open = lock(&self.open);
-        let Open { given, shards } = &mut *open;
-        let place = *given % self.most;
-        *given += 1;
-        let index = place.checked_sub(1)?;
+        let Open { given, first, shards } = &mut *open;
+        let nth = match self.sharding {
+            Sharding::Threads => thread.0.wrapping_sub(first.get_or_insert(thread).0),
+            Sharding::Queues(_) => std::mem::replace(given, *given + 1),
+        };
+        let index = (nth % self.most).checked_sub(1)?;
         if let Some(shard) = shards.get(index) {
             return Some(Arc::clone(&shard.device));
         }

@@ -12,6 +12,7 @@ use urxe_diag::{self, Observer};
 use urxe_engine::SelectiveRepeat;
 use urxe_engine::congestion::CongestionSettings;
 use urxe_net::{Interface, PortError};
+use urxe_options::Sharding;
 use urxe_runtime::device::{Device, OpenOptions};
 use urxe_runtime::fork::{self, Generation};
 use urxe_runtime::interceptor::Interceptor;
@@ -22,7 +23,7 @@ use crate::kernel::Errno;
 use crate::mad::Mads;
 use crate::status::final_counters;
 use crate::verbs::quota::Quotas;
-use crate::verbs::shards::Shards;
+use crate::verbs::shards::{Shards, ThreadNumber};
 use crate::verbs::xrcd::XrcDomains;
 
 /// A device and its thread; its contexts in one process share it.
@@ -141,7 +142,7 @@ impl SharedDevice {
         if congestion.ecn {
             device.net().report_marks();
         }
-        let most_shards = if deterministic.is_some() { 1 } else { crate::device::shards() };
+        let sharding = if deterministic.is_some() { Sharding::Queues(1) } else { crate::device::sharding() };
         let quotas = Arc::new(Quotas::new(device.net().most_qpns()));
         let shared = Arc::new(Self {
             status: match deterministic {
@@ -155,7 +156,7 @@ impl SharedDevice {
             mads: Mads::start(&device, agents),
             congestion,
             selective_repeat: crate::device::selective_repeat(),
-            shards: Shards::new(most_shards, congestion.ecn, &device),
+            shards: Shards::new(sharding, congestion.ecn, &device),
             device,
             thread: Mutex::default(),
         });
@@ -195,9 +196,9 @@ impl SharedDevice {
         &self.mads
     }
 
-    /// Device for the queue pairs of another completion queue: a shard, or `None` for this one.
-    pub(crate) fn next_shard(&self) -> Option<Arc<Device>> {
-        self.shards.next(&self.device)
+    /// Device for the queue pairs of another completion queue, which a thread uses: a shard, or `None` for this one.
+    pub(crate) fn next_shard(&self, thread: ThreadNumber) -> Option<Arc<Device>> {
+        self.shards.next(&self.device, thread)
     }
 
     /// Returns the device of the runtime.

@@ -1,6 +1,6 @@
-//! Shards of a device: ports of their own for queue pairs of some completion queues.
+//! Shards of a device: ports of their own for queue pairs of some threads, or of some completion queues.
 //!
-//! Threads of a process that poll completion queues of their own share one receive token, and one socket for each peer's process. A
+//! Threads of a process that poll completion queues of their own would share one receive token, and one socket for each peer's process. A
 //! shard is a device inside the device: it has queue pair numbers, sockets, rings, a receive token, timers and a background thread of its own, as
 //! another process would have. Regions, XRC SRQs, counters of errors and what is shown to peers for direct requests are the
 //! device's. Management, datagrams, multicast, XRC and raw frames stay with the device itself.

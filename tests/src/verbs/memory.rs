@@ -155,8 +155,17 @@ unsafe impl Sync for Pd {}
 impl Pd {
     /// `ibv_alloc_pd(3)`.
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, Errno> {
-        // SAFETY: a live context.
-        let handle = unsafe { Handle::new(f::ibv_alloc_pd(context.raw()), f::ibv_dealloc_pd)? };
+        // SAFETY: a live context, and a new domain of it.
+        unsafe { Self::of_raw(context, f::ibv_alloc_pd(context.raw())) }
+    }
+
+    /// Takes a domain that a verb returned: a pointer, or null with `errno` set.
+    ///
+    /// # Safety
+    /// `raw` is null or a domain of the context that nobody else will free.
+    pub unsafe fn of_raw(context: &Arc<Context>, raw: *mut v::ibv_pd) -> Result<Arc<Self>, Errno> {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { Handle::new(raw, f::ibv_dealloc_pd)? };
         Ok(Arc::new(Self { handle, context: Arc::clone(context) }))
     }
 

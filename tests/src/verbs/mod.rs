@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`context`] | devices, their attributes, asynchronous events |
 //! | [`memory`] | pages that may be unmapped under a region; PDs and MRs |
+//! | [`domain`] | thread domains and their parent domains |
 //! | [`cq`] | completion queues and channels |
 //! | [`srq`] | shared receive queues, XRC domains |
 //! | [`wr`] | work requests |
@@ -26,6 +27,7 @@ pub mod child;
 pub mod context;
 pub mod cq;
 pub mod datagram;
+pub mod domain;
 mod handle;
 pub mod loss;
 pub mod many;
@@ -40,6 +42,7 @@ pub mod wr;
 
 pub use context::{AsyncEvent, Context, DeviceList};
 pub use cq::{Channel, Cq, Status, Wc};
+pub use domain::ThreadDomain;
 pub use handle::{Errno, Handle};
 pub use many::Many;
 pub use memory::{Mr, Pages, Pd};

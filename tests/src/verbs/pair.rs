@@ -93,7 +93,12 @@ const FIRST_PSN: u32 = 0x00ff_fffd;
 impl End {
     /// A queue pair in RESET.
     pub fn new(context: &Arc<Context>, options: &Options) -> Result<Self> {
-        let pd = Pd::new(context)?;
+        Self::within(&Pd::new(context)?, options)
+    }
+
+    /// A queue pair in RESET, of this protection domain.
+    pub fn within(pd: &Arc<Pd>, options: &Options) -> Result<Self> {
+        let (pd, context) = (Arc::clone(pd), pd.context());
         let channel = if options.events { Some(Channel::new(context)?) } else { None };
         let send_cq = Cq::new(context, options.cqe, channel.as_ref())?;
         let recv_cq = Cq::new(context, options.cqe, channel.as_ref())?;

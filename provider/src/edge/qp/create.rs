@@ -21,6 +21,7 @@ use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::queue_sizes;
 use crate::verbs::query;
+use crate::verbs::shards::ThreadNumber;
 use urxe_diag::quirks;
 use urxe_runtime::async_events::AsyncEvents;
 use urxe_runtime::device::Device;
@@ -103,7 +104,8 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     }
     let counted = context.quotas().qp.take()?;
     let homes: Vec<&CqHome> = send_cq.iter().chain(&recv_cq).map(|cq| &cq.home).collect();
-    let (device, qpn) = place(context, qp_type, &homes)?;
+    let user = || domain.as_ref().and_then(|domain| domain.thread()).unwrap_or_else(ThreadNumber::current);
+    let (device, qpn) = place(context, qp_type, user, &homes)?;
     let device = &device;
     let config = QpConfig {
         qpn,
@@ -170,9 +172,15 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     Ok(object.cast())
 }
 
-/// Returns the device for a queue pair that completes at these queues, and a number that it has there.
-fn place(context: &Context, qp_type: QpType, homes: &[&CqHome]) -> Result<(Arc<Device>, Qpn), Errno> {
-    let mut device = CqHome::choose(context, homes, matches!(qp_type, QpType::Rc | QpType::Uc));
+/// Returns the device for a queue pair that a thread uses and that completes at these queues, and a number that it has there.
+fn place(
+    context: &Context,
+    qp_type: QpType,
+    user: impl FnOnce() -> ThreadNumber,
+    homes: &[&CqHome],
+) -> Result<(Arc<Device>, Qpn), Errno> {
+    let user = matches!(qp_type, QpType::Rc | QpType::Uc).then(user);
+    let mut device = CqHome::choose(context, homes, user);
     if qp_type == QpType::Ud {
         device.net().report_headers();
     }
