@@ -109,7 +109,7 @@ impl<'a> Datagram<'a> {
     //= spec/packets.md#pkt-010
     //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
     // Inline, so that of each packet of a run only what is looked at is made.
-    #[inline]
+    #[inline(always)]
     pub fn packet(&self) -> Result<Packet<'a>, BadPacket> {
         if self.verify() == icrc::Check::Bad {
             return Err(BadPacket::Damaged);
@@ -118,7 +118,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Checks the ICRC, if there is one.
-    #[inline]
+    #[inline(always)]
     pub fn verify(&self) -> icrc::Check {
         self.flow.map_or(icrc::Check::Exact, |flow| icrc::verify(flow, self.expected_id, self.payload))
     }

@@ -3,30 +3,33 @@
 use crate::{Malformed, Opcode, PKey, Psn, Qpn};
 
 /// Base transport header (IBA 9.2).
+// The member of two bytes is not where a word begins: compilers read it there as a word, and a processor that has just stored
+// the two bytes of it waits for them to reach the cache.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
     /// Operation, which decides the headers that follow.
     pub opcode: Opcode,
+    /// The partition.
+    pub p_key: PKey,
+    /// The QP the packet is for.
+    pub dest_qp: Qpn,
+    /// The packet's place in its direction's sequence.
+    pub psn: Psn,
     /// SE: the responder should raise a completion event.
     pub solicited_event: bool,
     /// MigReq: the migration state. Queue pairs without an alternate path ignore it; the kernel's rxe sends 0, cards 1.
     pub mig_req: bool,
     /// PadCnt: bytes added to make the payload a multiple of four; at most 3.
     pub pad_count: u8,
-    /// The partition.
-    pub p_key: PKey,
     /// Forward congestion notification (IBA annex A10; outside the ICRC).
     pub fecn: bool,
     /// Backward congestion notification; set in a CNP.
     pub becn: bool,
-    /// The QP the packet is for.
-    pub dest_qp: Qpn,
     /// AckReq: the responder should acknowledge soon. Means nothing where nothing is acknowledged, and is no
     /// reason to drop a packet there: the kernel's rxe sets it in CM datagrams to this day, and set it on UC and
     /// UD until 2024.
     pub ack_req: bool,
-    /// The packet's place in its direction's sequence.
-    pub psn: Psn,
 }
 
 impl Bth {
@@ -56,18 +59,32 @@ impl Bth {
     /// [`Malformed::Opcode`] for one the table does not have, [`Malformed::TransportVersion`] unless TVer is 0.
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, Malformed> {
-        let [opcode, flags, pk0, pk1, t0, t1, t2, t3, p0, p1, p2, p3] = *bytes;
+        Self::parse_opcode(bytes).map(|opcode| Self::parse_behind(opcode, bytes))
+    }
+
+    /// Reads the opcode of a header that is well formed.
+    #[inline(always)]
+    pub(crate) fn parse_opcode(bytes: &[u8; Self::LEN]) -> Result<Opcode, Malformed> {
+        let [opcode, flags, ..] = *bytes;
         //= spec/packets.md#pkt-003
         //# A packet of another transport header version than 0 MUST be dropped.
         if flags & 0x0F != 0 {
             return Err(Malformed::TransportVersion);
         }
+        //= spec/packets.md#pkt-002
+        //# An opcode that the table does not name MUST be refused before anything behind the BTH is read.
+        Opcode::from_u8(opcode).ok_or(Malformed::Opcode(opcode))
+    }
+
+    /// Reads what the header has besides its opcode.
+    // Apart, so that no header is moved out of a `Result`: it would be read in other pieces than it was just written in.
+    #[inline(always)]
+    pub(crate) const fn parse_behind(opcode: Opcode, bytes: &[u8; Self::LEN]) -> Self {
+        let [_, flags, pk0, pk1, t0, t1, t2, t3, p0, p1, p2, p3] = *bytes;
         let target = u32::from_be_bytes([t0, t1, t2, t3]);
         let place = u32::from_be_bytes([p0, p1, p2, p3]);
-        Ok(Self {
-            //= spec/packets.md#pkt-002
-            //# An opcode that the table does not name MUST be refused before anything behind the BTH is read.
-            opcode: Opcode::from_u8(opcode).ok_or(Malformed::Opcode(opcode))?,
+        Self {
+            opcode,
             solicited_event: flags & 0x80 != 0,
             mig_req: flags & 0x40 != 0,
             pad_count: (flags >> 4) & 3,
@@ -77,7 +94,7 @@ impl Bth {
             dest_qp: Qpn::new(target),
             ack_req: place >> 31 & 1 != 0,
             psn: Psn::new(place),
-        })
+        }
     }
 
     /// Writes the header.

@@ -132,6 +132,7 @@ const fn low16(len: usize) -> u16 {
 /// (`ip_select_ident` of Linux does, for each pair of addresses), so that one more than last time is a good guess,
 /// and makes the check an exact one.
 #[must_use]
+#[inline]
 pub fn verify(flow: &Flow, expected_id: u16, datagram: &[u8]) -> Check {
     let Some((packet, icrc)) = datagram.split_last_chunk::<ICRC_LEN>() else { return Check::Bad };
     if packet.len() < Bth::LEN {

@@ -2,6 +2,8 @@
 
 /// Immediate data (IBA 9.3): four bytes for the receiver's completion, in network order as the
 /// application gave them.
+// Aligned as other headers are, so that it is moved by itself and not with what is beside it.
+#[repr(align(4))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ImmDt(pub [u8; 4]);
 

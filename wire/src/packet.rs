@@ -161,7 +161,8 @@ impl Header {
     /// opcode.
     //= spec/packets.md#pkt-011
     //# What is emitted MUST be what would be parsed, byte for byte.
-    #[inline]
+    // Inline: most of it is known where it is called.
+    #[inline(always)]
     pub fn emit(&self, bytes: &mut [u8]) -> usize {
         debug_assert_eq!(self.ext.set(), self.bth.opcode.info().headers, "{:?}", self.bth.opcode);
         debug_assert_eq!(self.service.kind(), ServiceKind::of(self.bth.opcode), "{:?}", self.bth.opcode);
@@ -239,7 +240,8 @@ impl<'a> Packet<'a> {
     #[inline(always)]
     pub fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
         let (mut rest, _icrc) = datagram.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::TooShort)?;
-        let bth = Bth::parse(read(&mut rest)?)?;
+        let bytes = read(&mut rest)?;
+        let bth = Bth::parse_behind(Bth::parse_opcode(bytes)?, bytes);
         let service = match ServiceKind::of(bth.opcode) {
             ServiceKind::Datagram => Service::Datagram(Deth::parse(read(&mut rest)?)),
             ServiceKind::Xrc => Service::Xrc(XrcEth::parse(read(&mut rest)?)),

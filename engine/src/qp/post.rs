@@ -43,7 +43,11 @@ impl<H: Host> QueuePair<H> {
         let to = write(&mut wqe.wr)?;
         let length = self.config.check_send(&wqe.wr, to.is_some())?;
         wqe.begin(length, self.config.sq_sig_all);
-        self.take_in(io, to);
+        // Not handed on: what is moved is read in other pieces than it was just written in, and a list for one peer has no recipients.
+        if let Some(to) = to {
+            self.send.address(to);
+        }
+        self.take_in(io);
         Ok(())
     }
 
@@ -85,7 +89,10 @@ impl<H: Host> QueuePair<H> {
                 let wqe = self.send.vacant();
                 wqe.wr = wr;
                 wqe.begin(length, self.config.sq_sig_all);
-                self.take_in(io, to);
+                if let Some(to) = to {
+                    self.send.address(to);
+                }
+                self.take_in(io);
             }
         }
         checked
@@ -121,11 +128,11 @@ impl<H: Host> QueuePair<H> {
 
     /// Queues the request that was written in the vacant place, unless the host carries it out.
     #[inline(always)]
-    fn take_in(&mut self, io: &mut Io<'_, H>, to: Option<UdRecipient<Route<H>>>) {
+    fn take_in(&mut self, io: &mut Io<'_, H>) {
         if io.memory.reaches_peer() && self.carry_out_posted(io) {
             return;
         }
-        self.send.push(to);
+        self.send.push();
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             self.send.flush(&self.config, io);
         }

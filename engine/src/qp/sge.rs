@@ -9,7 +9,7 @@ use crate::work::{Data, Sge, SgeList};
 ///
 /// # Errors
 /// The first access that is refused, or that `data` is too short.
-#[inline]
+#[inline(always)]
 pub fn copy_payload<M: Memory>(memory: &M, pd: Pd, data: &Data, offset: usize, to: &mut [u8]) -> Result<(), Refusal> {
     match data {
         _ if to.is_empty() => Ok(()),

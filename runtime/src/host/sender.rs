@@ -140,7 +140,7 @@ impl Network for Sender {
         lid
     }
 
-    #[inline]
+    #[inline(always)]
     fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {
         self.pending = len + ICRC_LEN;
         self.has_room(route).then(|| self.batch.packet(&self.port, route, len))

@@ -201,7 +201,8 @@ impl RegionCache {
 }
 
 impl Memory for RegionCache {
-    #[inline]
+    // Inline, like the copies: a request is for one of them, and its address and length are known there.
+    #[inline(always)]
     fn region(&self, key: Key) -> Option<impl Deref<Target = Region>> {
         let mut cached = self.cached.borrow();
         if !self.has(cached.as_ref(), key) {
@@ -211,7 +212,7 @@ impl Memory for RegionCache {
         Ref::filter_map(cached, |cached| cached.as_ref().map(|cached| &cached.region)).ok()
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
         faultable_copy::load(from, to).or_else(|fault| {
             let (length, to) = (to.len(), RefCell::new(to));
@@ -220,7 +221,7 @@ impl Memory for RegionCache {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
         // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
         // writing.

@@ -28,6 +28,7 @@ static TABLES: [[u32; 256]; STRIDE] = {
 };
 
 /// The CRC of what `crc` is the CRC of and `bytes` behind it.
+#[inline]
 pub(super) fn extend(crc: u32, bytes: &[u8]) -> u32 {
     if bytes.len() > FEW {
         return extend_by_many(crc, bytes);
@@ -56,13 +57,15 @@ fn extend_by_many(crc: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The register behind these bytes, at least four and at most a stride. The first four meet what was in it.
+/// The register behind these bytes, at least four and at most a stride. The first four meet what was in it: they come last, for
+/// until then the processor can look up all others without having waited for the stride before.
 #[inline]
 fn pass<const N: usize>(register: u32, bytes: &[u8; N]) -> u32 {
-    let Some((first, rest)) = bytes.split_first_chunk() else { return register };
+    let Some((first, rest)) = bytes.split_first_chunk::<4>() else { return register };
+    let look_up = |sum, (byte, table): (&u8, &[u32; 256])| sum ^ table[usize::from(*byte)];
+    let sum = rest.iter().zip(TABLES[..N - 4].iter().rev()).fold(0, look_up);
     let first = (register ^ u32::from_le_bytes(*first)).to_le_bytes();
-    let met = first.iter().chain(rest).zip(TABLES[..N].iter().rev());
-    met.fold(0, |register, (byte, table)| register ^ table[usize::from(*byte)])
+    first.iter().zip(TABLES[N - 4..N].iter().rev()).fold(sum, look_up)
 }
 
 #[cfg(test)]

@@ -61,15 +61,20 @@ impl<H: Host> SendSide<H> {
         }
     }
 
-    /// Queues the request written in [`vacant`](Self::vacant); on UD, for `to`.
+    /// Addresses the request written in [`vacant`](Self::vacant), on UD.
+    #[inline]
+    pub(in crate::qp) fn address(&mut self, to: UdRecipient<Route<H>>) {
+        if let Self::Unreliable(unreliable) = self {
+            unreliable.queue.vacant().to = Some(to);
+        }
+    }
+
+    /// Queues the request written in [`vacant`](Self::vacant).
     #[inline(always)]
-    pub(in crate::qp) fn push(&mut self, to: Option<UdRecipient<Route<H>>>) {
+    pub(in crate::qp) const fn push(&mut self) {
         match self {
             Self::Reliable(reliable) => reliable.queue.push(),
-            Self::Unreliable(unreliable) => {
-                unreliable.queue.vacant().to = to;
-                unreliable.queue.push();
-            }
+            Self::Unreliable(unreliable) => unreliable.queue.push(),
         }
     }
 
