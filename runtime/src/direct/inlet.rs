@@ -18,7 +18,7 @@ use crate::cq::{Arrivals, Cq};
 use crate::host::DeviceHost;
 
 /// Receive WQEs shown in a row, while the peer sees many.
-const BATCH: u64 = 16;
+const BATCH: u64 = 4;
 
 /// Messages of a peer that its queue pair knows of, and where others come.
 #[derive(Debug)]
