@@ -8,6 +8,7 @@ use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed};
 use urxe_wire::Qpn;
 
 use super::{lock, quirks};
+use crate::direct::CompletesDirect;
 use crate::event::{EventSink, EventType};
 
 /// Messages that come to a queue pair without packets: polls look for them.
@@ -15,8 +16,8 @@ pub(crate) trait Arrivals: fmt::Debug + Send + Sync {
     /// Whether there is a message that was not completed.
     fn any(&self) -> bool;
 
-    /// Completes all that there are, unless somebody else has the queue pair locked.
-    fn complete(&self);
+    /// Queue pair that completes them, unless it has ended.
+    fn qp(&self) -> Option<Arc<dyn CompletesDirect>>;
 }
 
 /// Queue pairs whose messages polls of one queue look for.
@@ -185,11 +186,13 @@ impl Cq {
                 let all = lock(&self.arrivals);
                 let find = |_| all.iter().enumerate().skip(from).find(|(_, arrivals)| arrivals.any());
                 let next = (0..if from == 0 { CHECKS } else { 1 }).find_map(find);
-                next.map(|(place, arrivals)| (place, Arc::clone(arrivals)))
+                next.map(|(place, arrivals)| (place, arrivals.qp()))
             };
             // Not with the list locked: queue pairs change it.
-            let Some((place, arrivals)) = next else { return };
-            arrivals.complete();
+            let Some((place, qp)) = next else { return };
+            if let Some(qp) = qp {
+                qp.complete_direct();
+            }
             from = place + 1;
             if from >= self.arrivals_count.load(Ordering::Relaxed) {
                 return;

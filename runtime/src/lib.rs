@@ -97,6 +97,7 @@ pub mod srq;
 pub mod subnet;
 pub mod threads;
 mod timers;
+mod try_lock;
 
 pub mod xrc;
 

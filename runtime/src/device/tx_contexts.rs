@@ -7,17 +7,18 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use urxe_engine::Key;
 
 use super::TxContext;
+use crate::lock;
 use crate::memory::faultable_copy;
 use crate::memory::kept::Kept;
 use crate::memory::regions::Keepers;
 use crate::per_thread::PerThread;
-use crate::{lock, try_lock};
+use crate::try_lock::TryLock;
 
 /// Places, one for each bit of [`TAKEN`].
 const PLACES: usize = u32::BITS as usize;
@@ -29,14 +30,14 @@ static TAKEN: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 #[repr(align(128))]
 struct Place<T> {
-    context: Mutex<Option<T>>,
+    context: TryLock<Option<T>>,
     /// The region that the context keeps.
     kept: Arc<Kept>,
 }
 
 impl<T> Default for Place<T> {
     fn default() -> Self {
-        Self { context: Mutex::new(None), kept: Arc::new(Kept::none()) }
+        Self { context: TryLock::new(None), kept: Arc::new(Kept::none()) }
     }
 }
 
@@ -123,7 +124,7 @@ impl<T> Contexts<T> {
     #[inline]
     pub(super) fn lend<R>(&self, make: impl FnOnce(Option<&Arc<Kept>>) -> T, then: impl FnOnce(&mut T) -> R) -> R {
         let place = self.places.get(place());
-        let mut own = place.and_then(|place| Some((try_lock(&place.context)?, &place.kept)));
+        let mut own = place.and_then(|place| Some((place.context.try_lock()?, &place.kept)));
         let mut spare = None;
         let context = match &mut own {
             Some((own, kept)) => own.get_or_insert_with(|| make(Some(*kept))),
@@ -148,7 +149,7 @@ impl<T: fmt::Debug + Send> Keepers for Contexts<T> {
     fn wait(&self, key: Key) {
         for Place { context, kept } in &self.places {
             // Its lock alone: whoever else has it may have changed the key, and wait for this caller's.
-            while kept.is(key.0) && matches!(context.try_lock(), Err(TryLockError::WouldBlock)) {
+            while kept.is(key.0) && context.try_lock().is_none() {
                 thread::yield_now();
             }
         }
@@ -249,7 +250,7 @@ mod tests {
             contexts.lend(|_| 0, |count| *count += 1);
         });
         thread.join().unwrap();
-        let lent = |place: &Place<u32>| lock(&place.context).unwrap_or(0);
+        let lent = |place: &Place<u32>| place.context.try_lock().and_then(|lent| *lent).unwrap_or(0);
         assert_eq!(contexts.places.iter().map(lent).sum::<u32>(), 2);
     }
 }

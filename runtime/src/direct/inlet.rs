@@ -17,6 +17,9 @@ use super::{CompletesDirect, Reach};
 use crate::cq::{Arrivals, Cq};
 use crate::host::DeviceHost;
 
+/// Receive WQEs shown in a row, while the peer sees many.
+const BATCH: u64 = 4;
+
 /// Messages of a peer that its queue pair knows of, and where others come.
 #[derive(Debug)]
 struct Inbound {
@@ -32,10 +35,8 @@ impl Arrivals for Inbound {
         self.receives.has(self.completed.load(Ordering::Relaxed))
     }
 
-    fn complete(&self) {
-        if let Some(qp) = self.qp.upgrade() {
-            qp.complete_direct();
-        }
+    fn qp(&self) -> Option<Arc<dyn CompletesDirect>> {
+        self.qp.upgrade()
     }
 }
 
@@ -106,7 +107,9 @@ impl Inlet {
         let taken = engine.receives_taken().wrapping_sub(self.origin);
         // Packets may have taken some that were not shown.
         self.shown = self.shown.max(taken);
-        while self.shown - taken < Receives::SLOTS && self.show_next(reach, engine, taken) {}
+        // The peer has read the cache lines of those that it has taken: to write there takes as long as the message.
+        let is_short = self.shown - taken <= Receives::SLOTS - BATCH;
+        while is_short && self.shown - taken < Receives::SLOTS && self.show_next(reach, engine, taken) {}
         taken.wrapping_sub(self.inbound.completed.load(Ordering::Relaxed))
     }
 
