@@ -59,6 +59,12 @@ const fn ucx(args: &'static str) -> Run {
 
 /// The programs. As many exchanges, or bytes, on either side.
 pub const TASKS: &[Task] = &[
+    // What the programs take without the device: perftest measures the clock of its processor at each end.
+    Task {
+        name: "5 round trips: ib_write_lat, direct",
+        urxe: direct("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 5"),
+        beside: ucx("-t ucp_put_lat -s 8 -n 5"),
+    },
     Task {
         name: "ib_write_lat",
         urxe: urxe("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 30000"),
