@@ -170,6 +170,21 @@ fn queue_pairs_of_a_thread_domain_go_together() {
     });
 }
 
+/// Thread domains without queue pairs take no place: those that have some do not share one.
+#[test]
+fn thread_domains_without_queue_pairs_take_no_shard() {
+    in_world_with(over_udp, || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let domains = (0..4).map(|_| ThreadDomain::new(&context)).collect::<Result<Vec<_>>>()?;
+        // One for completion queues and one for queue pairs, as programs may have them for each of their threads.
+        let ends = domains.iter().step_by(2).map(|domain| End::within(domain.parent(), &options));
+        let blocks: BTreeSet<u32> = ends.map(|end| Ok(end?.qp.number() >> 8)).collect::<Result<_>>()?;
+        ensure!(blocks.len() == shards_of_two_threads(), "two domains, blocks {blocks:x?}");
+        Ok(())
+    });
+}
+
 /// A queue pair whose queues are at two shards, and datagrams in a queue at a shard: both are the device's own.
 #[test]
 fn queues_of_several_shards() {
