@@ -322,3 +322,46 @@ fn no_shard_in_another_namespace() {
         Ok(())
     });
 }
+
+/// Ends the process when the calling thread asks for a socket or starts a thread, as programs do that have all they need.
+fn forbid_sockets_and_threads() -> Result<()> {
+    let step = |code, jt, k| Ok::<_, anyhow::Error>(libc::sock_filter { code: u16::try_from(code)?, jt, jf: 0, k });
+    let is = |call: libc::c_long, jt| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, u32::try_from(call)?);
+    let mut program = [
+        // The number of the system call.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)?,
+        is(libc::SYS_socket, 3)?,
+        is(libc::SYS_clone, 2)?,
+        is(libc::SYS_clone3, 1)?,
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW)?,
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_KILL_PROCESS)?,
+    ];
+    let program = libc::sock_fprog { len: 6, filter: program.as_mut_ptr() };
+    // SAFETY: plain numbers, and a program of six steps, which the kernel copies.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    ensure!(set, "{}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// A thread that has given up sockets and threads (seccomp(2)) may create queue pairs: they are the device's.
+#[test]
+fn no_shard_where_system_calls_are_filtered() {
+    in_world_with(over_udp, || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let first = Pair::on(&context, &options)?;
+        works(&first)?;
+        let filtered = || {
+            forbid_sockets_and_threads()?;
+            Pair::on(&context, &options)
+        };
+        let second = std::thread::scope(|scope| scope.spawn(filtered).join().expect("a thread panicked"))?;
+        works(&second)?;
+        let pairs = [first, second];
+        ensure!(blocks(&pairs) == 1, "{} blocks", blocks(&pairs));
+        Ok(())
+    });
+}

@@ -16,14 +16,27 @@ use urxe_runtime::{fork, lock, progress};
 struct Place {
     namespace: Option<u64>,
     user: u32,
+    /// System calls of the thread are filtered (seccomp(2)).
+    is_filtered: bool,
 }
 
 impl Place {
     fn here() -> Self {
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").ok().map(|file| file.ino());
         // SAFETY: it takes nothing, and cannot fail.
-        Self { namespace, user: unsafe { libc::geteuid() } }
+        Self { namespace, user: unsafe { libc::geteuid() }, is_filtered: is_filtered() }
     }
+
+    /// Whether the calling thread is there, and may do what could be done when the device was opened. A filter of system calls that has been
+    /// installed since may end the process where it asks for a socket or a thread.
+    fn is_here(&self) -> bool {
+        self.namespace.is_some() && is_filtered() == self.is_filtered && Self::here() == *self
+    }
+}
+
+fn is_filtered() -> bool {
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP) != 0 }
 }
 
 /// Number of a thread that creates queue pairs, or of a thread domain.
@@ -137,7 +150,7 @@ impl Shards {
         if let Some(shard) = shards.get(&number) {
             return Some(Arc::clone(&shard.device));
         }
-        if self.opened_at.namespace.is_none() || Place::here() != self.opened_at {
+        if !self.opened_at.is_here() {
             return None;
         }
         let shard = device.open_shard(self.most).ok()?;
