@@ -185,6 +185,45 @@ fn thread_domains_without_queue_pairs_take_no_shard() {
     });
 }
 
+/// Processors that each of urxe's threads in this process may run on.
+fn our_processors() -> Result<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    for task in fs::read_dir("/proc/self/task")? {
+        let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
+        if status.starts_with("Name:\turxe\n") {
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            all.insert(list.context("no list of processors")?.trim().to_owned());
+        }
+    }
+    Ok(all)
+}
+
+/// A thread that is pinned to a processor may spin there: the shard that it opens has all processors of the device nevertheless.
+#[test]
+fn shards_run_where_the_device_does() {
+    in_world_with(over_udp, || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let first = Pair::on(&context, &options)?;
+        wait_until("the device's thread", || Ok(our_threads()? == 1))?;
+        let before = our_processors()?;
+        let pinned = || -> Result<Pair> {
+            // SAFETY: all-zero is a set, with room for the number that the kernel tells.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(usize::try_from(libc::sched_getcpu())?, &mut set);
+                ensure!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0);
+            }
+            Pair::on(&context, &options)
+        };
+        let second = std::thread::scope(|scope| scope.spawn(pinned).join().expect("a thread panicked"))?;
+        wait_until("a thread for each shard", || Ok(our_threads()? == shards_of_two_threads()))?;
+        ensure!(our_processors()? == before, "{:?}, not {before:?}", our_processors()?);
+        works(&first)?;
+        works(&second)
+    });
+}
+
 /// A queue pair whose queues are at two shards, and datagrams in a queue at a shard: both are the device's own.
 #[test]
 fn queues_of_several_shards() {

@@ -9,7 +9,7 @@ use std::thread::{JoinHandle, available_parallelism};
 
 use urxe_options::{MOST_SHARDS, Sharding};
 use urxe_runtime::device::Device;
-use urxe_runtime::{fork, lock, progress};
+use urxe_runtime::{fork, lock, progress, threads};
 
 /// Network namespace and user of the calling thread. Sockets of another one are no part of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -130,8 +130,14 @@ impl Shards {
         Self { sharding, most, ecn, opened_at, open: Mutex::default() }
     }
 
-    /// The shard of another completion queue, which a thread uses. `None`: the device itself, also where no shard can be opened.
-    pub(super) fn next(&self, device: &Arc<Device>, thread: ThreadNumber) -> Option<Arc<Device>> {
+    /// The shard of another completion queue, which a thread uses. `None`: the device itself, also where no shard can be opened. Threads of
+    /// shards run where the device's `background` thread may.
+    pub(super) fn next(
+        &self,
+        device: &Arc<Device>,
+        background: Option<&JoinHandle<()>>,
+        thread: ThreadNumber,
+    ) -> Option<Arc<Device>> {
         if self.most < 2 {
             return None;
         }
@@ -160,6 +166,9 @@ impl Shards {
         fork::remember(&shard);
         match progress::start(Arc::clone(&shard)) {
             Ok(thread) => {
+                if let Some(background) = background {
+                    threads::run_like(&thread, background);
+                }
                 device.add_shard(&shard);
                 shards.insert(number, Shard { device: Arc::clone(&shard), thread });
                 Some(shard)
