@@ -1,6 +1,8 @@
 //! Threads of the library in the application's process.
 
 use std::mem::MaybeUninit;
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::JoinHandle;
 
 use crate::progress::tuning::TUNING;
 
@@ -18,6 +20,20 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: the set that the call above filled in.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     result
+}
+
+/// Lets a thread run on the processors of another one, as far as the caller may decide that. Otherwise it runs on those of the thread that
+/// started it, which may be pinned to one and not let anybody else run there.
+pub fn run_like<T, U>(thread: &JoinHandle<T>, other: &JoinHandle<U>) {
+    let (thread, other) = (thread.as_pthread_t(), other.as_pthread_t());
+    // SAFETY: threads that were not joined, a set that is written, and all-zero is a value of it.
+    unsafe {
+        let mut processors = std::mem::zeroed::<libc::cpu_set_t>();
+        let size = size_of_val(&processors);
+        if libc::pthread_getaffinity_np(other, size, &raw mut processors) == 0 {
+            libc::pthread_setaffinity_np(thread, size, &raw const processors);
+        }
+    }
 }
 
 /// Asks the kernel to let the calling thread run soon after it wakes, and to wake it on time.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -42,13 +43,19 @@ struct Raw {
 
 impl Raw {
     fn new() -> Result<Self> {
-        // An ACK timeout of 0 never ends: this peer acknowledges when it likes.
-        let options = Options { gid: GID_IPV6, timeout: 0, mtu: v::IBV_MTU_256, ..Options::default() };
-        let end = End::new(&Context::open()?, &options)?;
-        end.connect(PEER_QPN, PEER_GID, &options)?;
         let (own, peer): (SocketAddr, SocketAddr) = (OWN.parse()?, PEER.parse()?);
         let socket = on_other(|| Ok(UdpSocket::bind(peer)?))?;
         socket.connect(own)?;
+        Self::of(&Context::open()?, socket)
+    }
+
+    /// A queue pair that the calling thread creates.
+    fn of(context: &Arc<Context>, socket: UdpSocket) -> Result<Self> {
+        // An ACK timeout of 0 never ends: this peer acknowledges when it likes.
+        let options = Options { gid: GID_IPV6, timeout: 0, mtu: v::IBV_MTU_256, ..Options::default() };
+        let end = End::new(context, &options)?;
+        end.connect(PEER_QPN, PEER_GID, &options)?;
+        let (own, peer): (SocketAddr, SocketAddr) = (OWN.parse()?, PEER.parse()?);
         let attr = end.qp.query()?.0;
         let (rq_psn, sq_psn) = (Psn::new(attr.rq_psn), Psn::new(attr.sq_psn));
         Ok(Self { end, socket, flow: icrc::Flow::new(peer, own), rq_psn, sq_psn })
@@ -196,6 +203,34 @@ fn invalid_selective_acknowledgements_are_counted() {
         raw.send(raw.bth(acknowledge, first.add(PACKETS - 1)), Ext::Aeth(aeth), &[])?;
         let wc = raw.end.send_cq.next()?;
         ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+        Ok(())
+    });
+}
+
+/// A peer that has one source port for all of its queue pairs reaches those of all threads, whichever socket its packets come to.
+#[test]
+fn one_source_port_reaches_queue_pairs_of_all_threads() {
+    in_world_with(linked, || {
+        const ROUNDS: u32 = 100;
+        let first = Raw::new()?;
+        let context = first.end.pd.context();
+        let other = || Raw::of(context, first.socket.try_clone()?);
+        let second = thread::scope(|scope| scope.spawn(other).join().unwrap_or_else(|_| bail!("the thread panicked")))?;
+        let raws = [first, second];
+        let regions = raws.iter().map(|raw| raw.end.region(8)).collect::<Result<Vec<_>>>()?;
+        let write = Opcode::new(Transport::Rc, Operation::WriteOnly).context("RC has WRITE Only")?;
+        for round in 1..=ROUNDS {
+            for (raw, region) in raws.iter().zip(&regions) {
+                let remote = region.at(0);
+                let bth = Bth { ack_req: true, ..raw.bth(write, raw.rq_psn.add(round - 1)) };
+                let reth = Reth { va: remote.addr, r_key: RKey(remote.rkey), dma_len: 8 };
+                raw.send(bth, Ext::Reth(reth), &u64::from(round).to_le_bytes())?;
+            }
+            for region in &regions {
+                let come = || Ok(region.pages().read(0, 8) == u64::from(round).to_le_bytes());
+                wait_until("the WRITE has come", come).with_context(|| format!("round {round}"))?;
+            }
+        }
         Ok(())
     });
 }

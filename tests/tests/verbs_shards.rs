@@ -170,6 +170,60 @@ fn queue_pairs_of_a_thread_domain_go_together() {
     });
 }
 
+/// Thread domains without queue pairs take no place: those that have some do not share one.
+#[test]
+fn thread_domains_without_queue_pairs_take_no_shard() {
+    in_world_with(over_udp, || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let domains = (0..4).map(|_| ThreadDomain::new(&context)).collect::<Result<Vec<_>>>()?;
+        // One for completion queues and one for queue pairs, as programs may have them for each of their threads.
+        let ends = domains.iter().step_by(2).map(|domain| End::within(domain.parent(), &options));
+        let blocks: BTreeSet<u32> = ends.map(|end| Ok(end?.qp.number() >> 8)).collect::<Result<_>>()?;
+        ensure!(blocks.len() == shards_of_two_threads(), "two domains, blocks {blocks:x?}");
+        Ok(())
+    });
+}
+
+/// Processors that each of urxe's threads in this process may run on.
+fn our_processors() -> Result<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    for task in fs::read_dir("/proc/self/task")? {
+        let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
+        if status.starts_with("Name:\turxe\n") {
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            all.insert(list.context("no list of processors")?.trim().to_owned());
+        }
+    }
+    Ok(all)
+}
+
+/// A thread that is pinned to a processor may spin there: the shard that it opens has all processors of the device nevertheless.
+#[test]
+fn shards_run_where_the_device_does() {
+    in_world_with(over_udp, || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let first = Pair::on(&context, &options)?;
+        wait_until("the device's thread", || Ok(our_threads()? == 1))?;
+        let before = our_processors()?;
+        let pinned = || -> Result<Pair> {
+            // SAFETY: all-zero is a set, with room for the number that the kernel tells.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(usize::try_from(libc::sched_getcpu())?, &mut set);
+                ensure!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0);
+            }
+            Pair::on(&context, &options)
+        };
+        let second = std::thread::scope(|scope| scope.spawn(pinned).join().expect("a thread panicked"))?;
+        wait_until("a thread for each shard", || Ok(our_threads()? == shards_of_two_threads()))?;
+        ensure!(our_processors()? == before, "{:?}, not {before:?}", our_processors()?);
+        works(&first)?;
+        works(&second)
+    });
+}
+
 /// A queue pair whose queues are at two shards, and datagrams in a queue at a shard: both are the device's own.
 #[test]
 fn queues_of_several_shards() {
@@ -304,6 +358,49 @@ fn no_shard_in_another_namespace() {
         let late: Vec<Pair> = (0..3).map(|_| Pair::on(&context, &options)).collect::<Result<_>>()?;
         ensure!(blocks(&late) == 2, "the device and the shard that was there: {}", blocks(&late));
         works(&pair)?;
+        Ok(())
+    });
+}
+
+/// Ends the process when the calling thread asks for a socket or starts a thread, as programs do that have all they need.
+fn forbid_sockets_and_threads() -> Result<()> {
+    let step = |code, jt, k| Ok::<_, anyhow::Error>(libc::sock_filter { code: u16::try_from(code)?, jt, jf: 0, k });
+    let is = |call: libc::c_long, jt| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, u32::try_from(call)?);
+    let mut program = [
+        // The number of the system call.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)?,
+        is(libc::SYS_socket, 3)?,
+        is(libc::SYS_clone, 2)?,
+        is(libc::SYS_clone3, 1)?,
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW)?,
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_KILL_PROCESS)?,
+    ];
+    let program = libc::sock_fprog { len: 6, filter: program.as_mut_ptr() };
+    // SAFETY: plain numbers, and a program of six steps, which the kernel copies.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    ensure!(set, "{}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// A thread that has given up sockets and threads (seccomp(2)) may create queue pairs: they are the device's.
+#[test]
+fn no_shard_where_system_calls_are_filtered() {
+    in_world_with(over_udp, || {
+        let context = Context::open()?;
+        let options = Options::default();
+        let first = Pair::on(&context, &options)?;
+        works(&first)?;
+        let filtered = || {
+            forbid_sockets_and_threads()?;
+            Pair::on(&context, &options)
+        };
+        let second = std::thread::scope(|scope| scope.spawn(filtered).join().expect("a thread panicked"))?;
+        works(&second)?;
+        let pairs = [first, second];
+        ensure!(blocks(&pairs) == 1, "{} blocks", blocks(&pairs));
         Ok(())
     });
 }

@@ -198,7 +198,7 @@ impl SharedDevice {
 
     /// Device for the queue pairs of another completion queue, which a thread uses: a shard, or `None` for this one.
     pub(crate) fn next_shard(&self, thread: ThreadNumber) -> Option<Arc<Device>> {
-        self.shards.next(&self.device, thread)
+        self.shards.next(&self.device, lock(&self.thread).as_ref(), thread)
     }
 
     /// Returns the device of the runtime.
