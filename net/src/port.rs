@@ -28,7 +28,7 @@ use crate::qpn_registry::{Registry, block_of};
 use crate::route::{Route, TxPool};
 use crate::shm::PendingAck;
 use crate::sys::epoll_key::EpollKey;
-use crate::sys::fd::FdSet;
+use crate::sys::fd::{Budgets, FdSet, descriptor_share};
 use crate::sys::udp::{Reported, bind_owner, receive_buffer};
 
 /// The presence of one device on the network in this process: see the [crate documentation](crate).
@@ -50,6 +50,8 @@ pub struct Port {
     fds: Arc<FdSet>,
     registry: Registry,
     routes: Mutex<TxPool>,
+    /// Descriptors of all shards together.
+    pub(crate) shard_budgets: Budgets,
     groups: Groups,
     services: Arc<Services>,
     last_wills: OwnLastWills,
@@ -69,14 +71,21 @@ pub struct Port {
 }
 
 impl Port {
-    /// The port without its receive side.
-    pub(crate) fn new(fds: &Arc<FdSet>, interface: Interface, limit: usize, shared: bool) -> Result<Self, PortError> {
+    /// The port without its receive side, with at most `limit` blocks of queue pair numbers.
+    pub(crate) fn new(
+        fds: &Arc<FdSet>,
+        interface: Interface,
+        limit: usize,
+        budgets: &Budgets,
+        shared: bool,
+    ) -> Result<Self, PortError> {
         let interface = Arc::new(interface);
         Ok(Self {
             receive_buffer: granted_receive_buffer(fds, interface.addresses())?,
             registry: Registry::new(limit, shared),
             shares_memory: shared,
-            routes: Mutex::new(TxPool::new(limit, &interface, shared)),
+            shard_budgets: Budgets::of(descriptor_share()),
+            routes: Mutex::new(TxPool::new(budgets.tx.clone(), &interface, shared)),
             groups: Groups::default(),
             services: Arc::default(),
             last_wills: OwnLastWills::default(),

@@ -15,7 +15,7 @@ use crate::mutex::lock;
 use crate::qpn_registry::block_of;
 use crate::shm::{Link, PendingAck, Purpose, is_own_address};
 use crate::sys::RawAddr;
-use crate::sys::fd::{Fd, FdSet};
+use crate::sys::fd::{Budget, Fd, FdSet, Permit};
 use crate::sys::udp::{DEFAULT_HOP_LIMIT, TxOptions, bind_tx, has_gso, send_multicast_through};
 use crate::udp_sockets::UdpSockets;
 
@@ -234,6 +234,7 @@ struct TxSocket {
     link: Mutex<SharedWay>,
     /// The rings that there may be, the best first.
     purposes: &'static [Purpose],
+    _permit: Option<Permit>,
 }
 
 /// The way to a destination through shared memory.
@@ -278,7 +279,7 @@ impl TxSocket {
 #[derive(Debug)]
 pub(crate) struct TxPool {
     sockets: Vec<Arc<TxSocket>>,
-    limit: usize,
+    budget: Budget,
     /// Interface as it was read last. Multicast leaves through it.
     interface: Arc<Interface>,
     /// Processes of this host may be sent to through shared memory.
@@ -288,8 +289,8 @@ pub(crate) struct TxPool {
 }
 
 impl TxPool {
-    pub(crate) fn new(limit: usize, interface: &Arc<Interface>, shared: bool) -> Self {
-        Self { sockets: Vec::new(), limit, interface: Arc::clone(interface), shared, offer: None }
+    pub(crate) fn new(budget: Budget, interface: &Arc<Interface>, shared: bool) -> Self {
+        Self { sockets: Vec::new(), budget, interface: Arc::clone(interface), shared, offer: None }
     }
 
     /// Learns which addresses are up now.
@@ -301,7 +302,7 @@ impl TxPool {
     }
 
     /// A route from `local` to `remote` (both port 4791, the same IP version). It shares a socket with equal
-    /// destinations, has a new one while the limit allows, and else shares one with another destination: the peer's
+    /// destinations, has a new one while the budget allows, and else shares one with another destination: the peer's
     /// host then has to forward more, and class and hop limit are those of the first.
     pub(crate) fn route(
         &mut self,
@@ -329,10 +330,12 @@ impl TxPool {
         if let Some(socket) = self.sockets.iter().find(|s| s.key == key) {
             return Ok(make(socket));
         }
-        if self.sockets.len() >= self.limit {
+        let permit = self.budget.take().or_else(|| {
             self.sockets.retain(|socket| Arc::strong_count(socket) > 1);
-        }
-        if self.sockets.len() < self.limit {
+            self.budget.take()
+        });
+        // One that there is none to share with is had beyond the budget: other shards may have taken it all.
+        if permit.is_some() || self.sockets.iter().all(|socket| socket.key.local != key.local) {
             match bind_tx(fds, local, options) {
                 Ok((fd, bound)) => {
                     if remote.ip().is_multicast() {
@@ -344,7 +347,8 @@ impl TxPool {
                     let purposes: &[_] =
                         if self.shared { &[Purpose::Packets, Purpose::Acks] } else { &[Purpose::Acks] };
                     let link = Mutex::new(if may_share { SharedWay::Unknown } else { SharedWay::None });
-                    let socket = Arc::new(TxSocket { fd, local: bound, key, gso, is_down, link, purposes });
+                    let socket =
+                        Arc::new(TxSocket { fd, local: bound, key, gso, is_down, link, purposes, _permit: permit });
                     self.sockets.push(Arc::clone(&socket));
                     return Ok(make(&socket));
                 }
@@ -399,7 +403,21 @@ mod tests {
     }
 
     fn pool(limit: usize, shared: bool) -> TxPool {
-        TxPool::new(limit, &Arc::new(Interface::by_name("lo").unwrap()), shared)
+        TxPool::new(Budget::new(limit), &Arc::new(Interface::by_name("lo").unwrap()), shared)
+    }
+
+    #[test]
+    fn every_pool_of_a_budget_that_is_used_up_has_a_socket() {
+        let (fds, budget) = (FdSet::new().unwrap(), Budget::new(1));
+        let interface = Arc::new(Interface::by_name("lo").unwrap());
+        let mut pools = [(); 3].map(|()| TxPool::new(budget.clone(), &interface, false));
+        let mut routes = Vec::new();
+        for pool in &mut pools {
+            for block in 1..4 {
+                routes.push(pool.route(&fds, &Counters::default(), [lo(), lo()], &to(block << 8), false, 0).unwrap());
+            }
+            assert_eq!(pool.sockets.len(), 1);
+        }
     }
 
     #[test]

@@ -238,6 +238,7 @@ mod tests {
     use crate::counters::Counters;
     use crate::interface::Interface;
     use crate::route::{Destination, TxPool};
+    use crate::sys::fd::Budget;
     use crate::sys::fd::FdSet;
 
     const QPN: Qpn = Qpn::new(0x1234);
@@ -264,7 +265,7 @@ mod tests {
             let here = "127.0.0.1:4791".parse().unwrap();
             let fds = FdSet::new().unwrap();
             let lo = Arc::new(Interface::by_name("lo").unwrap());
-            let mut pool = TxPool::new(1, &lo, false);
+            let mut pool = TxPool::new(Budget::new(1), &lo, false);
             let route = pool.route(&fds, &Counters::default(), [here, here], &to, true, 0).unwrap();
             let scene = Self { part: export.file.take(PART).unwrap(), export, route: Arc::new(route) };
             assert!(scene.shows_again());

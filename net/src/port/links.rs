@@ -86,14 +86,14 @@ mod tests {
 
     use super::*;
     use crate::route::Destination;
-    use crate::sys::fd::FdSet;
+    use crate::sys::fd::{Budgets, FdSet};
     use crate::tx::batch::TxBatch;
 
     /// Packets that are sent while the change of an interface waits for a thread that looks at it: they do not leave, and do not wait.
     #[test]
     fn packets_stay_before_the_interface_is_replaced() {
         let fds = FdSet::new().unwrap();
-        let port = Port::new(&fds, Interface::by_name("lo").unwrap(), 8, false).unwrap();
+        let port = Port::new(&fds, Interface::by_name("lo").unwrap(), 8, &Budgets::of(8), false).unwrap();
         let own = Gid::from(IpAddr::from([127, 0, 0, 1]));
         let dest_qpn = Qpn::new(0x111);
         let to = Destination { local: own, remote: own, dest_qpn, flow_label: 0, tclass: 0, hop_limit: 0 };

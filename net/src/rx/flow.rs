@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use urxe_wire::icrc;
 
-use crate::sys::fd::{Fd, FdSet};
+use crate::sys::fd::{Budget, Fd, FdSet, Permit};
 use crate::sys::udp::connect_flow;
 
 /// How long a flow must have been silent before a new one may take its place.
@@ -33,18 +33,19 @@ pub(crate) struct FlowSocket {
     /// At that look, or when it was opened.
     looked: Instant,
     misdirected: u32,
+    _permit: Permit,
 }
 
 /// The flow sockets of a port, by slot.
 #[derive(Debug)]
 pub(crate) struct FlowTable {
     slots: Vec<Option<FlowSocket>>,
-    limit: usize,
+    budget: Budget,
 }
 
 impl FlowTable {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { slots: Vec::new(), limit }
+    pub(crate) const fn new(budget: Budget) -> Self {
+        Self { slots: Vec::new(), budget }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &FlowSocket> {
@@ -72,26 +73,29 @@ impl FlowTable {
         if self.slots.iter().flatten().any(|flow| flow.local == index && flow.peer == peer) {
             return (None, 0);
         }
-        let free = self.slots.iter().position(Option::is_none);
-        let (slot, closed) = match free {
-            Some(slot) => (slot, 0),
-            None if self.slots.len() < self.limit => {
-                self.slots.push(None);
-                (self.slots.len() - 1, 0)
-            }
-            None => {
-                let closed = self.close_idle(now, REPLACEABLE);
-                match self.slots.iter().position(Option::is_none) {
-                    Some(slot) => (slot, closed),
-                    None => return (None, closed),
-                }
-            }
-        };
+        let mut closed = 0;
+        let permit = self.budget.take().or_else(|| {
+            closed = self.close_idle(now, REPLACEABLE);
+            self.budget.take()
+        });
+        let Some(permit) = permit else { return (None, closed) };
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
         // Without a descriptor or memory, forwarding goes on.
         let Ok(fd) = connect_flow(fds, local, peer) else { return (None, closed) };
         let raw = fd.as_raw_fd();
         if let Some(place) = self.slots.get_mut(slot) {
-            *place = Some(FlowSocket { fd, local: index, peer, active: false, looked: now, misdirected: 0 });
+            *place = Some(FlowSocket {
+                fd,
+                local: index,
+                peer,
+                active: false,
+                looked: now,
+                misdirected: 0,
+                _permit: permit,
+            });
         }
         (Some((slot, raw)), closed)
     }
@@ -207,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_opened_once() {
-        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(4));
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(Budget::new(4)));
         let (new, _) = table.learn(&fds, 0, local(), peer(50000), Instant::now());
         let (slot, raw) = new.unwrap();
         assert_eq!(table.get(slot).unwrap().raw_fd(), raw);
@@ -217,7 +221,7 @@ mod tests {
 
     #[test]
     fn busy_flows_keep_their_place_and_idle_ones_make_room() {
-        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(2));
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(Budget::new(2)));
         let start = Instant::now();
         let learn = |table: &mut FlowTable, port, at| table.learn(&fds, 0, local(), peer(port), at);
         let (kept, _) = learn(&mut table, 50010, start);
@@ -233,8 +237,21 @@ mod tests {
     }
 
     #[test]
+    fn tables_of_one_budget_take_what_others_leave() {
+        let (fds, budget) = (FdSet::new().unwrap(), Budget::new(3));
+        let [mut few, mut many] = [(); 2].map(|()| FlowTable::new(budget.clone()));
+        let start = Instant::now();
+        let is_new = |table: &mut FlowTable, port| table.learn(&fds, 0, local(), peer(port), start).0.is_some();
+        assert!(is_new(&mut few, 50040));
+        assert!(is_new(&mut many, 50041) && is_new(&mut many, 50042) && !is_new(&mut many, 50043));
+        assert!(!is_new(&mut few, 50044));
+        drop(few);
+        assert!(is_new(&mut many, 50043));
+    }
+
+    #[test]
     fn idle_flows_are_closed_in_the_end() {
-        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(4));
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(Budget::new(4)));
         let start = Instant::now();
         let mut learn = |port| table.learn(&fds, 0, local(), peer(port), start).0.unwrap().0;
         let (busy, _idle) = (learn(50030), learn(50031));
@@ -248,14 +265,14 @@ mod tests {
 
     #[test]
     fn a_sender_without_a_port_is_not_learnt() {
-        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(4));
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(Budget::new(4)));
         assert_eq!(table.learn(&fds, 0, local(), peer(0), Instant::now()), (None, 0));
         assert_eq!(table.iter().count(), 0);
     }
 
     #[test]
     fn a_flow_that_serves_others_is_given_up() {
-        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(2));
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(Budget::new(2)));
         let (slot, _) = table.learn(&fds, 0, local(), peer(50020), Instant::now()).0.unwrap();
         for _ in 0..MAX_MISDIRECTED - 1 {
             assert!(!table.note(slot, false));

@@ -38,7 +38,7 @@ use crate::port::Port;
 use crate::shm::{Inbox, Purpose};
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::epoll_key::EpollKey;
-use crate::sys::fd::{FdSet, descriptor_share};
+use crate::sys::fd::{Budgets, FdSet};
 use crate::sys::udp::{Reported, report_headers};
 use addresses::{TROUBLE, watch_role};
 use deadline::{Backoff, Deadlines, Task};
@@ -134,8 +134,13 @@ pub(crate) struct Meta {
 }
 
 impl Receiver {
-    pub(crate) fn open(fds: &Arc<FdSet>, addresses: &[SocketAddr], shared: bool) -> Result<Self, PortError> {
-        let mut receiver = Self::open_shard(fds, addresses, shared, descriptor_share())?;
+    pub(crate) fn open(
+        fds: &Arc<FdSet>,
+        addresses: &[SocketAddr],
+        shared: bool,
+        budgets: &Budgets,
+    ) -> Result<Self, PortError> {
+        let mut receiver = Self::open_shard(fds, addresses, shared, budgets)?;
         receiver.takes_part = true;
         for (index, address) in addresses.iter().enumerate() {
             let role = Role::elect_patiently(fds, *address)?;
@@ -148,12 +153,12 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// Opens the receive side of a port that takes no part in elections, and so many descriptors of each kind.
+    /// Opens the receive side of a port that takes no part in elections.
     pub(crate) fn open_shard(
         fds: &Arc<FdSet>,
         addresses: &[SocketAddr],
         shared: bool,
-        limit: usize,
+        budgets: &Budgets,
     ) -> Result<Self, PortError> {
         let deadlines = Deadlines::open(fds).map_err(|e| PortError::os("create a timer", e))?;
         Ok(Self {
@@ -163,12 +168,12 @@ impl Receiver {
             takes_part: false,
             watch: RtnetlinkSocket::open(fds).ok(),
             reread: Backoff::new(),
-            flows: FlowTable::new(limit),
+            flows: FlowTable::new(budgets.flows.clone()),
             peers: PeerCache::new(),
             forwarder: Forwarder::new(),
             pending: PendingRequests::default(),
             last_wills: LastWillStore::default(),
-            inbox: Inbox::new(limit, Purpose::of(shared)),
+            inbox: Inbox::new(budgets.rings.clone(), Purpose::of(shared)),
             deadlines,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             hot: [None; 2],

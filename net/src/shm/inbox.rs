@@ -14,7 +14,7 @@ use super::segment::Segment;
 use crate::direct::{Import, Imports};
 use crate::ipc::refuse_files;
 use crate::sys::epoll_key::EpollKey;
-use crate::sys::fd::{Fd, FdSet};
+use crate::sys::fd::{Budget, Fd, FdSet, Permit};
 use crate::sys::{borrow, is_hung_up};
 
 /// The rings that others send to this process through.
@@ -22,8 +22,8 @@ use crate::sys::{borrow, is_hung_up};
 pub(crate) struct Inbox {
     rings: Vec<Incoming>,
     /// Connections whose handshake has not come yet, and the block whose listener they came to.
-    guests: Vec<(u16, Fd)>,
-    limit: usize,
+    guests: Vec<(u16, Fd, Permit)>,
+    budget: Budget,
     purpose: Purpose,
     /// Where something was found last.
     at: usize,
@@ -41,6 +41,7 @@ struct Incoming {
     rang: bool,
     /// The shared file of the sender, as long as the sender is there.
     import: Option<Arc<Import>>,
+    _permit: Permit,
 }
 
 impl Drop for Incoming {
@@ -76,10 +77,10 @@ pub(crate) struct Visits {
 const AT_ONCE: i32 = 64;
 
 impl Inbox {
-    /// An inbox of at most `limit` rings. Nothing is looked for in rings for [ACKs](Purpose::Acks) alone, whatever their senders
+    /// An inbox of as many rings as the budget allows. Nothing is looked for in rings for [ACKs](Purpose::Acks) alone, whatever their senders
     /// put there.
-    pub(crate) const fn new(limit: usize, purpose: Purpose) -> Self {
-        Self { rings: Vec::new(), guests: Vec::new(), limit, purpose, at: 0, imports: None }
+    pub(crate) const fn new(budget: Budget, purpose: Purpose) -> Self {
+        Self { rings: Vec::new(), guests: Vec::new(), budget, purpose, at: 0, imports: None }
     }
 
     /// Maps the shared files that come with rings from now on.
@@ -98,21 +99,26 @@ impl Inbox {
         // If more wait, the listener stays readable.
         for _ in 0..AT_ONCE {
             let Some(guest) = handshake::accept(listener)? else { break };
-            if self.rings.len() + self.guests.len() >= self.limit {
+            let Some(permit) = self.budget.take() else {
                 visits.refused += 1;
                 continue;
-            }
+            };
             let guest = fds.adopt(guest)?;
             fds.watch(guest.as_raw_fd(), EpollKey::RingRx(guest.as_raw_fd()).pack())?;
-            self.greet(block, guest, &find, &mut visits);
+            self.greet((block, guest, permit), &find, &mut visits);
         }
         Ok(visits)
     }
 
     /// Takes the guest's handshake if it has come.
-    fn greet(&mut self, block: u16, guest: Fd, find: &impl Fn(SocketAddr) -> Option<usize>, visits: &mut Visits) {
+    fn greet(
+        &mut self,
+        (block, guest, permit): (u16, Fd, Permit),
+        find: &impl Fn(SocketAddr) -> Option<usize>,
+        visits: &mut Visits,
+    ) {
         match handshake::receive(guest.as_raw_fd()) {
-            Ok(None) => self.guests.push((block, guest)),
+            Ok(None) => self.guests.push((block, guest, permit)),
             Ok(Some((handshake, segment, offered))) => {
                 match find(handshake.to).filter(|_| handshake::is_own_address(handshake.from)) {
                     Some(index) => {
@@ -125,7 +131,14 @@ impl Inbox {
                         let import = self.imports.as_ref().zip(offered).and_then(|(imports, offered)| {
                             imports.take(offered.file.as_fd(), offered.table, &connection).ok()
                         });
-                        self.rings.push(Incoming { connection, consumer, envelope, rang: false, import });
+                        self.rings.push(Incoming {
+                            connection,
+                            consumer,
+                            envelope,
+                            rang: false,
+                            import,
+                            _permit: permit,
+                        });
                         visits.accepted += 1;
                     }
                     None => visits.refused += 1,
@@ -143,9 +156,9 @@ impl Inbox {
         find: impl Fn(SocketAddr) -> Option<usize>,
     ) -> (Visits, Vec<PendingAck>) {
         let (mut visits, mut acks) = (Visits::default(), Vec::new());
-        if let Some(at) = self.guests.iter().position(|(_, guest)| guest.as_raw_fd() == fd) {
-            let (block, guest) = self.guests.swap_remove(at);
-            self.greet(block, guest, &find, &mut visits);
+        if let Some(at) = self.guests.iter().position(|(_, guest, _)| guest.as_raw_fd() == fd) {
+            let guest = self.guests.swap_remove(at);
+            self.greet(guest, &find, &mut visits);
         } else if let Some(at) = self.rings.iter().position(|ring| ring.connection.as_raw_fd() == fd)
             && let Some(ring) = self.rings.get_mut(at)
         {
@@ -259,7 +272,7 @@ mod tests {
         let (from, to) = ("127.0.0.1:50000".parse().unwrap(), "127.0.0.1:4791".parse().unwrap());
         let handshake = Handshake { from, to, tclass: 0, hop_limit: 64, key: 7 };
         handshake::send(sender.as_raw_fd(), &handshake, &memory, None).unwrap();
-        let mut inbox = Inbox::new(8, purpose);
+        let mut inbox = Inbox::new(Budget::new(8), purpose);
         assert_eq!(inbox.admit(&fds, (block, listener.as_raw_fd()), |_| Some(0)).unwrap().accepted, 1);
         (fds, inbox, producer, sender)
     }

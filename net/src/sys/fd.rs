@@ -1,7 +1,7 @@
 //! Descriptors of a port and the epoll instance that watches them, known all together so that a forked child can close
 //! its copies without taking a lock.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -229,6 +229,52 @@ impl Drop for Fd {
         if slot.close(self.raw) {
             lock(&self.set.free).0.push(self.index);
         }
+    }
+}
+
+/// Descriptors of one kind that several ports may have open, all of them together.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    most: usize,
+    used: Arc<AtomicUsize>,
+}
+
+/// A descriptor of a [`Budget`], until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit(Arc<AtomicUsize>);
+
+impl Budget {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, used: Arc::default() }
+    }
+
+    /// Takes a descriptor, unless all are taken.
+    pub(crate) fn take(&self) -> Option<Permit> {
+        let more = |used: usize| (used < self.most).then_some(used + 1);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Permit(Arc::clone(&self.used)))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Budgets of descriptors whose numbers grow with the peers.
+#[derive(Clone, Debug)]
+pub(crate) struct Budgets {
+    pub(crate) flows: Budget,
+    pub(crate) tx: Budget,
+    pub(crate) rings: Budget,
+}
+
+impl Budgets {
+    /// Budgets of so many descriptors each.
+    pub(crate) fn of(most: usize) -> Self {
+        let new = || Budget::new(most);
+        Self { flows: new(), tx: new(), rings: new() }
     }
 }
 
