@@ -61,25 +61,27 @@ pub fn threads(count: usize, run: Duration) -> Result<(Figures, f64)> {
 /// Measures the WRITEs of so many threads. Returns their number as well.
 fn measure(context: &Arc<Context>, count: usize, run: Duration) -> Result<(Figures, usize)> {
     let pd = Pd::new(context)?;
-    let (start, stop) = (Barrier::new(count + 1), AtomicBool::new(false));
+    // Where threads are more than processors this one may have to wait for one: the clock is read before they begin, and when all have ended.
+    let (ready, start, stop) = (Barrier::new(count + 1), Barrier::new(count + 1), AtomicBool::new(false));
     let (written, took, used) = std::thread::scope(|scope| {
         let work = || {
             let worker = Worker::new(context, &pd);
+            ready.wait();
             start.wait();
             worker?.write_until(&stop)
         };
         let workers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
-        start.wait();
+        ready.wait();
         let (began, before) = (Instant::now(), processor_time());
+        start.wait();
         std::thread::sleep(run);
         stop.store(true, Ordering::Relaxed);
-        let took = began.elapsed();
         let written = workers.into_iter().map(|worker| match worker.join() {
             Ok(written) => written,
             Err(_) => anyhow::bail!("a thread panicked"),
         });
         let written = written.sum::<Result<usize>>()?;
-        anyhow::Ok((written.max(1), took, processor_time() - before))
+        anyhow::Ok((written.max(1), began.elapsed(), processor_time() - before))
     })?;
     let cost = used.as_secs_f64() * 1e9 / written as f64;
     Ok((Figures { rate: written as f64 / took.as_secs_f64(), cost }, written))
