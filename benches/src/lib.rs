@@ -4,7 +4,8 @@
 //! what no stock program does, [`suite`] says what is measured and which figures are compared, [`sample`] holds what was
 //! measured, [`report`] prints it; [`curves`] measures how figures depend on sizes, queue pairs and losses, and [`plot`]
 //! draws that. [`cost`] measures what being ready to be looked at costs when nobody looks. [`threads`] measures threads of one process beside
-//! processes, [`dialogue`] two that talk with each other, [`load`] programs on a machine that has no processor to spare. [`trials`] are other ways to send and receive UDP.
+//! processes, [`dialogue`] two that talk with each other, [`load`] programs on a machine that has no processor to spare. [`trials`] are other ways
+//! to send and receive UDP.
 
 pub mod bare;
 pub mod cost;

@@ -59,7 +59,7 @@ const fn ucx(args: &'static str) -> Run {
 
 /// The programs. As many exchanges, or bytes, on either side.
 pub const TASKS: &[Task] = &[
-    // What the programs take without the device: perftest measures the clock of its processor at each end.
+    // Start of the programs: perftest measures the clock of its processor at each end.
     Task {
         name: "5 round trips: ib_write_lat, direct",
         urxe: direct("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 5"),

@@ -35,11 +35,15 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => {
-            CONTENDED.fetch_add(1, Ordering::Relaxed);
-            None
-        }
+        Err(TryLockError::WouldBlock) => found_taken(),
     }
+}
+
+/// Counts a lock that a thread has found taken and does not wait for.
+#[cold]
+pub fn found_taken<T>() -> Option<T> {
+    CONTENDED.fetch_add(1, Ordering::Relaxed);
+    None
 }
 
 #[cfg(test)]

@@ -106,4 +106,4 @@ pub mod xrc;
 mod user_namespace;
 
 pub use urxe_net::mutex::lock;
-pub(crate) use urxe_net::mutex::{contended_locks, try_lock};
+pub(crate) use urxe_net::mutex::{contended_locks, found_taken, try_lock};

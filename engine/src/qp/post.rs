@@ -43,7 +43,7 @@ impl<H: Host> QueuePair<H> {
         let to = write(&mut wqe.wr)?;
         let length = self.config.check_send(&wqe.wr, to.is_some())?;
         wqe.begin(length, self.config.sq_sig_all);
-        // Not handed on: what is moved is read in other pieces than it was just written in, and a list for one peer has no recipients.
+        // Written here and not passed on: a move of the `Option` reads it in other sizes than it was stored in, and waits for those stores.
         if let Some(to) = to {
             self.send.address(to);
         }

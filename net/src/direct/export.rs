@@ -238,8 +238,7 @@ mod tests {
     use crate::counters::Counters;
     use crate::interface::Interface;
     use crate::route::{Destination, TxPool};
-    use crate::sys::fd::Budget;
-    use crate::sys::fd::FdSet;
+    use crate::sys::fd::{Budget, FdSet};
 
     const QPN: Qpn = Qpn::new(0x1234);
     const PART: u64 = 64 << 10;

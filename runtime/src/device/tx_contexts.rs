@@ -13,12 +13,12 @@ use std::thread;
 use urxe_engine::Key;
 
 use super::TxContext;
-use crate::lock;
 use crate::memory::faultable_copy;
 use crate::memory::kept::Kept;
 use crate::memory::regions::Keepers;
 use crate::per_thread::PerThread;
 use crate::try_lock::TryLock;
+use crate::{found_taken, lock};
 
 /// Places, one for each bit of [`TAKEN`].
 const PLACES: usize = u32::BITS as usize;
@@ -124,7 +124,7 @@ impl<T> Contexts<T> {
     #[inline]
     pub(super) fn lend<R>(&self, make: impl FnOnce(Option<&Arc<Kept>>) -> T, then: impl FnOnce(&mut T) -> R) -> R {
         let place = self.places.get(place());
-        let mut own = place.and_then(|place| Some((place.context.try_lock()?, &place.kept)));
+        let mut own = place.and_then(|place| Some((place.context.try_lock().or_else(found_taken)?, &place.kept)));
         let mut spare = None;
         let context = match &mut own {
             Some((own, kept)) => own.get_or_insert_with(|| make(Some(*kept))),
@@ -162,6 +162,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::contended_locks;
 
     /// Taken by each test that has many threads.
     static ALONE: Mutex<()> = Mutex::new(());
@@ -230,6 +231,15 @@ mod tests {
             contexts.wait(Key(7));
             assert_eq!(is_over.load(Ordering::Relaxed), 1);
         });
+    }
+
+    #[test]
+    fn a_context_that_is_lent_already_is_counted_as_a_lock_found_taken() {
+        let _alone = lock(&ALONE);
+        let contexts = Contexts::<u32>::default();
+        let before = contended_locks();
+        contexts.lend(|_| 0, |_| contexts.lend(|_| 0, |_| ()));
+        assert!(contended_locks() > before);
     }
 
     /// A destructor of a thread-local value may send, when the thread's place has been given back.
