@@ -107,7 +107,8 @@ pub(crate) struct ReplayArgs {
     /// A capture of URXE_PCAP, tshark or tcpdump
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Queue pair in the capture whose place the live program has [default: the one that got the first request]
+    /// Queue pair in the capture whose place the live program has [default: the one that rdma_cm connects to, or with --cm-listen
+    /// from; without rdma_cm in the capture, the one that got the first request]
     #[arg(long, value_name = "QPN", value_parser = crate::trace::qpn)]
     live: Option<u32>,
     /// Repeat it N times, with mutated payloads
@@ -244,20 +245,30 @@ struct CaptureSettings {
     private_data: Vec<u8>,
 }
 
-/// Private data that the program at this end has sent when the connection was made by rdma_cm.
-fn private_data_of(packets: &[urxe_pcapng::Captured], end: pairs::End) -> Option<Vec<u8>> {
-    packets.iter().filter(|packet| packet.from == end.address && packet.bth.dest_qp == Qpn::GSI).find_map(|packet| {
-        let message = CmMad::parse(&packet.payload).ok()?.message;
-        match message {
-            Message::Req(req) if Some(req.qpn.get()) == end.qpn => {
-                Some(without_padding(handshake::of_program_in_request(&req)))
-            }
-            Message::Rep(rep) if Some(rep.qpn.get()) == end.qpn => {
-                Some(without_padding(handshake::of_program_in_reply(&rep)))
-            }
-            _ => None,
-        }
-    })
+/// A program's message that has made a connection by rdma_cm.
+struct ByCm {
+    /// A request: the program is the active side.
+    is_active: bool,
+    private_data: Vec<u8>,
+}
+
+impl ByCm {
+    /// Looks for the message of the program at this end.
+    fn find(packets: &[urxe_pcapng::Captured], end: pairs::End) -> Option<Self> {
+        packets.iter().filter(|packet| packet.from == end.address && packet.bth.dest_qp == Qpn::GSI).find_map(
+            |packet| {
+                let message = CmMad::parse(&packet.payload).ok()?.message;
+                let (is_active, data) = match &message {
+                    Message::Req(req) if Some(req.qpn.get()) == end.qpn => {
+                        (true, handshake::of_program_in_request(req))
+                    }
+                    Message::Rep(rep) if Some(rep.qpn.get()) == end.qpn => (false, handshake::of_program_in_reply(rep)),
+                    _ => return None,
+                };
+                Some(Self { is_active, private_data: without_padding(data) })
+            },
+        )
+    }
 }
 
 /// Messages have room for more than programs send; a request for less than a reply.
@@ -348,21 +359,26 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     let Some(pair) = pairs.first() else {
         bail!("{0}: no such exchange in it; `urxe trace {0}` lists those that it has", name())
     };
-    let live_is_right = args.live.is_none_or(|qpn| pair.right().qpn == Some(qpn));
+    let (left, right) = (pair.left(), pair.right());
+    let (by_left, by_right) = (ByCm::find(&packets, left), ByCm::find(&packets, right));
+    let left_is_active = by_left.as_ref().map(|by| by.is_active).or(by_right.as_ref().map(|by| !by.is_active));
+    let live_is_right = match args.live {
+        Some(qpn) => right.qpn == Some(qpn),
+        // The side that connects may be the second that sends.
+        None => left_is_active.is_none_or(|is_active| is_active != waits(handshake)),
+    };
     let recorded = pair.packets.iter().filter_map(|index| {
         let packet = packets.get(*index)?;
         let is_ours = pair.is_there(packet) == live_is_right;
         Some(Recorded { is_ours, header: packet.header?, payload: packet.payload.clone() })
     });
     let recorded: Vec<_> = recorded.collect();
-    let (live, played) = if live_is_right { (pair.right(), pair.left()) } else { (pair.left(), pair.right()) };
-    let captured = CaptureSettings {
-        mtu: replay::mtu(&recorded),
-        private_data: private_data_of(&packets, played).unwrap_or_default(),
-    };
+    let (live, played) = if live_is_right { (by_right, by_left) } else { (by_left, by_right) };
+    let private_data = |by: Option<ByCm>| by.map(|by| by.private_data).unwrap_or_default();
+    let captured = CaptureSettings { mtu: replay::mtu(&recorded), private_data: private_data(played) };
     let replay = Replay {
         packets: recorded,
-        private_data: private_data_of(&packets, live).unwrap_or_default(),
+        private_data: private_data(live),
         timeout: args.ends.timeout(),
         rounds: args.mutate,
         seed: args.ends.seed,

@@ -70,8 +70,8 @@ pub struct Report {
 struct Known {
     captured: u32,
     live: u32,
-    /// Distance of live addresses from captured ones.
-    delta: u64,
+    /// Distance of live addresses from captured ones, if the message has an address that fits.
+    delta: Option<u64>,
 }
 
 /// A round under way.
@@ -240,13 +240,17 @@ impl<'r> Round<'r> {
 
     /// Puts the live key and address in the place of captured ones.
     fn rewrite(&mut self, reth: &mut Reth) {
-        if !self.keys.iter().any(|known| known.captured == reth.r_key.0) {
-            let found = self.messages.iter().rev().find_map(|(captured, live)| learn(captured, live, reth));
-            self.keys.extend(found);
+        let mut known = self.keys.iter().find(|known| known.captured == reth.r_key.0).copied();
+        if known.is_none() {
+            let found = self.messages.iter().rev().filter_map(|(captured, live)| learn(captured, live, reth));
+            // A message may name the key with another part of the region only, behind the address.
+            let with_base = found.clone().find(|found| found.delta.is_some());
+            self.keys.extend(with_base);
+            known = with_base.or_else(|| found.clone().next());
         }
-        if let Some(known) = self.keys.iter().find(|known| known.captured == reth.r_key.0) {
+        if let Some(known) = known {
             reth.r_key = RKey(known.live);
-            reth.va = reth.va.wrapping_add(known.delta);
+            reth.va = reth.va.wrapping_add(known.delta.unwrap_or(0));
         }
     }
 
@@ -364,7 +368,7 @@ fn learn(captured: &[u8], live: &[u8], reth: &Reth) -> Option<Known> {
             number(captured, at, big).filter(|base| *base <= reth.va && reth.va - base < REGION && *base > REGION)?;
         Some((base, number(live, at, big)?))
     });
-    let delta = bases.max_by_key(|(base, _)| *base).map_or(0, |(base, now)| now.wrapping_sub(base));
+    let delta = bases.max_by_key(|(base, _)| *base).map(|(base, now)| now.wrapping_sub(base));
     Some(Known { captured: key, live: live_key, delta })
 }
 
@@ -380,17 +384,21 @@ mod tests {
         [&va.to_be_bytes()[..], &key.to_be_bytes(), &64_u32.to_be_bytes()].concat()
     }
 
-    /// On RC a request whose ACK is late comes again; on UC each packet is another one.
-    #[test]
-    fn requests_that_come_again_are_not_new() {
-        let replay = Replay {
+    fn without_packets(private_data: Vec<u8>) -> Replay {
+        Replay {
             packets: Vec::new(),
-            private_data: Vec::new(),
+            private_data,
             rounds: 0,
             seed: 0,
             dictionary: Dictionary::default(),
             timeout: Duration::ZERO,
-        };
+        }
+    }
+
+    /// On RC a request whose ACK is late comes again; on UC each packet is another one.
+    #[test]
+    fn requests_that_come_again_are_not_new() {
+        let replay = without_packets(Vec::new());
         let mut round = Round::new(&replay, &[]);
         let mut is_new = |transport, operation, psn| {
             let bth = Bth::new(Opcode::new(transport, operation).unwrap(), Qpn::new(7), Psn::new(psn));
@@ -410,7 +418,20 @@ mod tests {
         let reth = Reth { va: 0x7F00_1234_5010, r_key: RKey(0xABCD_EF01), dma_len: 64 };
         let (captured, live) = (rping(0x7F00_1234_5000, 0xABCD_EF01), rping(0x5566_0000_1000, 0x42));
         let known = learn(&captured, &live, &reth).unwrap();
-        assert_eq!((known.live, reth.va.wrapping_add(known.delta)), (0x42, 0x5566_0000_1010));
+        assert_eq!((known.live, reth.va.wrapping_add(known.delta.unwrap())), (0x42, 0x5566_0000_1010));
         assert!(learn(&live, &captured, &reth).is_none());
+    }
+    /// A socket over RDMA tells its buffer in private data, and then the second half of it, with its key, in a message.
+    #[test]
+    fn an_address_is_learnt_from_the_message_that_has_one_below() {
+        let (whole, half) = (rping(0x7F00_1234_0000, 0x3D1), rping(0x7F00_1235_0000, 0x3D1));
+        let replay = without_packets(whole);
+        let mut round = Round::new(&replay, &rping(0x5566_0000_0000, 0x309));
+        round.messages.push((half, rping(0x5566_0001_0000, 0x309)));
+        for offset in [0x10, 0x1_0020] {
+            let mut reth = Reth { va: 0x7F00_1234_0000 + offset, r_key: RKey(0x3D1), dma_len: 16 };
+            round.rewrite(&mut reth);
+            assert_eq!((reth.va, reth.r_key), (0x5566_0000_0000 + offset, RKey(0x309)));
+        }
     }
 }
