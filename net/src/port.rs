@@ -153,10 +153,19 @@ impl Port {
 
     /// Whether anything but raw frames makes [`epoll_fd`](Self::epoll_fd) readable now.
     pub fn is_readable_besides_raw(&self) -> bool {
+        self.is_any_readable(|key| key != Some(EpollKey::Raw))
+    }
+
+    /// Whether anything but rings of this host's processes makes [`epoll_fd`](Self::epoll_fd) readable now.
+    pub fn is_readable_besides_rings(&self) -> bool {
+        self.is_any_readable(|key| !matches!(key, Some(EpollKey::RingRx(_))))
+    }
+
+    fn is_any_readable(&self, is_meant: impl Fn(Option<EpollKey>) -> bool) -> bool {
         // More than the packet sockets of a device, by XDP one a queue of the interface.
         let mut keys = [0; 64];
         let ready = self.fds.ready(&mut keys);
-        keys.iter().take(ready).any(|key| EpollKey::unpack(*key) != Some(EpollKey::Raw))
+        keys.iter().take(ready).any(|key| is_meant(EpollKey::unpack(*key)))
     }
 
     pub(crate) fn groups(&self) -> &Groups {

@@ -218,8 +218,12 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
         if is_nested {
             return Ok(object.cq.try_poll(most, &mut each));
         }
-        let taken = object.cq.poll(most, &mut each);
-        if taken > 0 || most == 0 {
+        let mut taken = object.cq.poll(most, &mut each);
+        if most == 0 {
+            return Ok(0);
+        }
+        if taken > 0 {
+            object.home.completed(context);
             return Ok(taken);
         }
         if object.cq.has_overrun() {
@@ -230,7 +234,11 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
             ));
         }
         object.home.polled(context, object.cq.is_armed());
-        Ok(object.cq.poll(most, &mut each))
+        taken = object.cq.poll(most, &mut each);
+        if taken > 0 {
+            object.home.completed(context);
+        }
+        Ok(taken)
     });
     if let Ok(count @ 1..) = usize::try_from(count) {
         sanitizer::written(wc as u64, count * size_of::<v::ibv_wc>());

@@ -138,6 +138,9 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
             // SAFETY: as above.
             result = unsafe { advance(cq, object, is_nested) };
         }
+        if result.is_ok() && !is_nested {
+            object.home.completed(context);
+        }
         //= spec/completions.md#cq-008
         //# A poll that finds nothing MUST leave an extended queue free for every other thread.
         // After a failure there is no `end_poll`.

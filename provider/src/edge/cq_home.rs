@@ -77,6 +77,15 @@ impl CqHome {
         }
     }
 
+    /// Notes that a poll has handed out completions.
+    #[inline]
+    pub(super) fn completed(&self, context: &Context) {
+        self.device(context).completed();
+        if self.is_mixed.load(Ordering::Relaxed) {
+            context.device().completed();
+        }
+    }
+
     /// Notes that the application will wait for an event of the queue.
     pub(super) fn stopped_polling(&self, context: &Context) {
         self.device(context).stopped_polling();

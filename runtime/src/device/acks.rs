@@ -17,7 +17,8 @@ impl Device {
     /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.
     pub(crate) fn send_overdue_acks(&self) {
         if let Some(mut token) = try_lock(&self.token) {
-            self.answer(&mut token, &LazyInstant::default(), AckMode::DelayTimed);
+            let acks = if self.policy.is_contended() { AckMode::Delay } else { AckMode::DelayTimed };
+            self.answer(&mut token, &LazyInstant::default(), acks);
         }
     }
 
@@ -60,7 +61,7 @@ impl Device {
             // They are measured at the next look.
             (_, None) => Some(Instant::default()),
             (Some(at), Some(now)) if at > now => Some(at),
-            (_, Some(now)) => Some(now + self.policy.delayed_ack_timeout()),
+            (_, Some(now)) => Some(now + self.policy.delayed_ack_period()),
         };
     }
 

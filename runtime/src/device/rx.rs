@@ -81,8 +81,15 @@ impl Device {
             return 0;
         };
         // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
-        let acks = if self.policy.watchdog.is_on() { acks } else { AckMode::Immediate };
-        self.drain(&mut token, acks, clock)
+        let is_watched = self.policy.watchdog.is_on();
+        let acks = if is_watched || self.policy.is_contended() { acks } else { AckMode::Immediate };
+        let packets = self.drain(&mut token, acks, clock);
+        if packets > 0 && !is_watched && token.waits_until.is_some() {
+            drop(token);
+            self.policy.leave_acks();
+            self.wake();
+        }
+        packets
     }
 
     /// Receives and answers until nothing is there, or somebody polls who does the rest; for the background thread, when

@@ -18,8 +18,7 @@ struct Look {
     at: Instant,
     usage: Usage,
     given: Given,
-    /// Time until which the thread counts as one that loses its processor.
-    contended_until: Instant,
+    loss: Loss,
 }
 
 /// Use of the processor by a thread, from its beginning.
@@ -41,13 +40,24 @@ struct Given {
     /// Yields that let another thread run.
     yields: i64,
     parks: i64,
+    /// Parks after which the thread had to wait for a processor.
+    late: i64,
+}
+
+/// Result of a look at the calling thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Loss {
+    /// Time until which the thread counts as one that loses its processor to others.
+    pub(super) until: Instant,
+    /// The thread may run on one processor only.
+    pub(super) has_one_processor: bool,
 }
 
 const NO_LOOK: Look = Look {
     at: Instant::from_nanos(0),
     usage: Usage { ran: Duration::ZERO, preempted: 0, waited: 0 },
-    given: Given { time: Duration::ZERO, yields: 0, parks: 0 },
-    contended_until: Instant::from_nanos(0),
+    given: Given { time: Duration::ZERO, yields: 0, parks: 0, late: 0 },
+    loss: Loss { until: Instant::from_nanos(0), has_one_processor: false },
 };
 
 thread_local! {
@@ -55,26 +65,28 @@ thread_local! {
     static GIVEN: Cell<Given> = const { Cell::new(NO_LOOK.given) };
 }
 
-/// Notes that the calling thread was parked for so long.
+/// Notes that the calling thread was parked for so long. What is longer than a park it waited for a processor.
 pub(super) fn parked(time: Duration) {
-    let Given { time: before, yields, parks } = GIVEN.get();
-    GIVEN.set(Given { time: before.saturating_add(time), yields, parks: parks + 1 });
+    let given = GIVEN.get();
+    let time_given = given.time.saturating_add(time.min(TUNING.park));
+    let late = given.late + i64::from(time > TUNING.park + scaled(TUNING.short_sleep));
+    GIVEN.set(Given { time: time_given, parks: given.parks + 1, late, ..given });
 }
 
 /// Notes that a yield of the calling thread took so long.
 pub(super) fn yielded(time: Duration) {
     if time > scaled(TUNING.yield_alone) {
-        let Given { time: before, yields, parks } = GIVEN.get();
-        GIVEN.set(Given { time: before.saturating_add(time), yields: yields + 1, parks });
+        let given = GIVEN.get();
+        GIVEN.set(Given { time: given.time.saturating_add(time), yields: given.yields + 1, ..given });
     }
 }
 
-/// Time until which the calling thread counts as one that loses its processor to others. Looks once in
+/// Tells whether the calling thread loses its processor to others. Looks once in
 /// [`contention_period`](super::tuning::Tuning::contention_period).
-pub(super) fn contended_until(now: Instant) -> Instant {
+pub(super) fn look(now: Instant) -> Loss {
     // Nobody else runs there, so to say.
     if clock::is_virtual() {
-        return Instant::default();
+        return NO_LOOK.loss;
     }
     let mut look = LOOK.get();
     if now.since(look.at) >= TUNING.contention_period
@@ -82,12 +94,12 @@ pub(super) fn contended_until(now: Instant) -> Instant {
     {
         let given = GIVEN.get();
         if look.at != NO_LOOK.at && look.has_lost(now, usage, given) {
-            look.contended_until = now + TUNING.contention_lasts;
+            look.loss = Loss { until: now + TUNING.contention_lasts, has_one_processor: has_one_processor() };
         }
         look = Look { at: now, usage, given, ..look };
         LOOK.set(look);
     }
-    look.contended_until
+    look.loss
 }
 
 impl Look {
@@ -97,7 +109,17 @@ impl Look {
         let accounted = usage.ran.saturating_sub(self.usage.ran) + given.time.saturating_sub(self.given.time);
         let preempted = usage.preempted - self.usage.preempted - (given.yields - self.given.yields);
         let waited = usage.waited - self.usage.waited - (given.parks - self.given.parks);
-        preempted > waited.max(0) && elapsed.saturating_sub(accounted) > elapsed / 4
+        let late = given.late - self.given.late;
+        preempted + late > waited.max(0) && elapsed.saturating_sub(accounted) > elapsed / 4
+    }
+}
+
+/// Whether the calling thread may run on one processor only. False where that cannot be told: on machines of more than 1024.
+fn has_one_processor() -> bool {
+    // SAFETY: all-zero bytes are an empty set, which the call fills in; the size is that of the set.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) == 0 && libc::CPU_COUNT(&set) == 1
     }
 }
 
@@ -131,15 +153,17 @@ mod tests {
         let look = Look {
             at,
             usage: Usage { ran: millis(500), preempted: 7, waited: 3 },
-            given: Given { time: millis(20), yields: 1, parks: 2 },
+            given: Given { time: millis(20), yields: 1, parks: 2, late: 3 },
             ..NO_LOOK
         };
         // After 20 ms.
-        let has_lost = |ran: u64, preempted: i64, waited: i64, given: u64, parks: i64| {
+        let has_lost_late = |ran: u64, preempted: i64, waited: i64, given: u64, parks: i64, late: i64| {
             let usage = Usage { ran: millis(500 + ran), preempted: 7 + preempted, waited: 3 + waited };
             let yields = 1 + i64::from(given > 0);
-            look.has_lost(at + millis(20), usage, Given { time: millis(20 + given), yields, parks: 2 + parks })
+            let given = Given { time: millis(20 + given), yields, parks: 2 + parks, late: 3 + late };
+            look.has_lost(at + millis(20), usage, given)
         };
+        let has_lost = |ran, preempted, waited, given, parks| has_lost_late(ran, preempted, waited, given, parks, 0);
         assert!(has_lost(4, 1, 0, 0, 0));
         assert!(!has_lost(4, 0, 0, 0, 0), "it was not preempted");
         assert!(!has_lost(19, 2, 0, 0, 0), "for a moment");
@@ -147,17 +171,32 @@ mod tests {
         assert!(!has_lost(4, 1, 9, 5, 9), "it has yielded");
         assert!(!has_lost(4, 2, 9, 15, 9), "it was parked");
         assert!(has_lost(4, 2, 9, 5, 9), "and had to wait beside that");
+        assert!(
+            !has_lost_late(4, 0, 9, 1, 9, 0) && has_lost_late(4, 1, 9, 1, 9, 1),
+            "it had no processor after a park"
+        );
+    }
+
+    #[test]
+    fn a_park_that_is_too_long_ended_late() {
+        let test = || {
+            parked(TUNING.park);
+            assert_eq!(GIVEN.get(), Given { time: TUNING.park, parks: 1, ..NO_LOOK.given });
+            parked(millis(30));
+            assert_eq!(GIVEN.get(), Given { time: 2 * TUNING.park, parks: 2, late: 1, ..NO_LOOK.given });
+        };
+        std::thread::spawn(test).join().unwrap();
     }
 
     #[test]
     fn a_thread_is_looked_at_now_and_then() {
         let test = || {
             let now = clock::now();
-            assert_eq!(contended_until(now), Instant::default(), "nothing is known yet");
+            assert_eq!(look(now), NO_LOOK.loss, "nothing is known yet");
             let before = LOOK.get();
-            contended_until(now + TUNING.contention_period / 2);
+            look(now + TUNING.contention_period / 2);
             assert_eq!(LOOK.get(), before);
-            contended_until(now + TUNING.contention_period);
+            look(now + TUNING.contention_period);
             let after = LOOK.get();
             assert_eq!(after.at, now + TUNING.contention_period);
             assert!(after.usage.ran >= before.usage.ran && after.usage.preempted >= before.usage.preempted);

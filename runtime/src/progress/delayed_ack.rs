@@ -6,7 +6,7 @@
 //! module `progress`).
 //!
 //! An ACK waits only on a queue pair whose application has answered promptly several times in a row. An answer that is late because its
-//! thread had lost the processor says nothing of the application.
+//! thread had lost the processor counts as a prompt one: the application answers as soon as it can.
 
 use std::time::Duration;
 
@@ -87,9 +87,9 @@ impl DelayedAck {
     pub(crate) fn answered(&mut self, clock: &LazyInstant, is_contended: impl FnOnce(Instant) -> bool) {
         if let Due::At(at) = self.due {
             let now = clock.now();
-            if now.since(at) < scaled(TUNING.prompt_answer) {
+            if now.since(at) < scaled(TUNING.prompt_answer) || is_contended(now) {
                 self.prompt = TUNING.prompt_answers_most.min(self.prompt + 1);
-            } else if !is_contended(now) {
+            } else {
                 self.prompt /= 2;
             }
         }
@@ -226,7 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_had_to_wait_for_the_processor_is_not_counted() {
+    fn an_answer_that_had_to_wait_for_the_processor_is_a_prompt_one() {
+        let mut acks = DelayedAck::default();
+        for message in 0..u64::from(TUNING.prompt_answers) {
+            assert!(!acks.lets_wait(&at(20_000 * message), AckMode::Delay, Duration::from_millis(1)));
+            acks.answered(&at(20_000 * message + 10_000), |_| true);
+        }
+        assert!(acks.lets_wait(&at(200_000), AckMode::Delay, Duration::from_millis(1)));
         let mut acks = prompt(100);
         assert!(acks.lets_wait(&at(200), AckMode::Delay, Duration::from_millis(1)));
         assert!(acks.lets_wait(&at(1199), AckMode::Delay, Duration::from_millis(1)));

@@ -20,9 +20,12 @@
 //!
 //! One thread at a time receives, for all: those that poll meanwhile let it have the processor (`polls_in_vain`).
 //!
+//! Where the application's thread loses its processor to others, polling has not stopped when nobody polls (`contended`).
+//!
 //! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
 
 mod clock_sampler;
+mod contended;
 mod contention;
 pub(crate) mod delayed_ack;
 pub(crate) mod policy;
@@ -153,6 +156,12 @@ impl Device {
         self.policy.poll_found(None);
     }
 
+    /// Notes that a poll has handed out completions.
+    #[inline]
+    pub fn completed(&self) {
+        self.policy.completed();
+    }
+
     /// Notes that the application will wait for an event instead of polling.
     pub fn stopped_polling(&self) {
         if self.policy.stops_polling() {
@@ -201,20 +210,23 @@ fn run(device: &Device) {
         }
         let readable = is_left || {
             let asleep_at = clock::now();
-            let readable = wait(device, sockets, acks_wait.then(|| device.policy.delayed_ack_timeout()));
+            let readable = wait(device, sockets, acks_wait.then(|| device.policy.delayed_ack_period()));
             let slept = clock::now().since(asleep_at);
             short_sleeps = ProgressPolicy::short_sleeps(short_sleeps, slept, readable);
             readable
         };
         let now = clock::now();
-        if readable && (device.policy.is_busy_polling(now) || device.leaves_frames(now)) {
+        let is_contended = device.policy.is_contended_at(now);
+        let takes_acks = device.policy.takes_acks();
+        if takes_acks || readable && (device.policy.is_busy_polling(now) || device.leaves_frames(now)) {
             (acks_wait, is_left) = stand_by(device, sockets, is_left);
         } else if readable || acks_wait {
-            let drained = device.drain_all(if readable { AckMode::Delay } else { AckMode::Immediate });
+            let drained = device.drain_all(if readable || is_contended { AckMode::Delay } else { AckMode::Immediate });
             (acks_wait, is_left) = (drained.acks_wait, drained.is_left);
             // An application that is told of something wants the processor.
             if !is_left
                 && drained.one_sided
+                && !is_contended
                 && let Some(spin) = ProgressPolicy::spin_before_sleep(drained.most, short_sleeps)
             {
                 match spin_before_sleep(device, spin) {
@@ -275,6 +287,11 @@ fn stand_by(device: &Device, sockets: RawFd, mut is_left: bool) -> (bool, bool) 
             continue;
         }
         device.send_overdue_acks();
+        // Packets of other hosts are answered for an application that has no processor, as a card does.
+        if device.policy.leaves_packets(now) && !device.net().is_readable_besides_rings() {
+            watch.look_after(now, TUNING.watchdog_last);
+            continue;
+        }
         let has_come = if device.leaves_frames(now) {
             device.net().is_readable_besides_raw()
         } else {

@@ -2,7 +2,7 @@
 //! polls, spins or sleeps.
 //!
 //! The policy keeps no thread, makes no system calls but those of the watchdog's timer and getrusage(2), and changes nothing of the
-//! application's threads. It is told what happened and when; its decisions depend on nothing else but [`contention`].
+//! application's threads. It is told what happened and when; its decisions depend on nothing else but [`contention`](super::contention).
 //!
 //! Whether an ACK is delayed is decided beside the policy, for each queue pair by itself (`delayed_ack`): it depends on how
 //! promptly the application answers on that queue pair. The watchdog's timer is a timerfd, which the progress thread waits for.
@@ -14,7 +14,7 @@ use std::time::Duration;
 use urxe_engine::{Clock, Instant};
 
 use super::clock_sampler::ClockSampler;
-use super::contention;
+use super::contended::Contended;
 use super::poll_backoff::{Backoff, PollBackoff};
 use super::poll_watchdog::PollWatchdog;
 use super::several_devices;
@@ -32,8 +32,9 @@ pub(crate) struct ProgressPolicy {
     polled_at: AtomicU64,
     /// Thread of that poll, where there are several devices.
     polled_by: AtomicUsize,
-    /// Time until which the thread that answered late counts as one that loses its processor to others, in nanoseconds.
-    contended_until: AtomicU64,
+    contended: Contended,
+    /// A poll has left ACKs to the progress thread, which may sleep.
+    has_left_acks: AtomicBool,
     /// The progress thread has the receive token.
     is_thread_receiving: AtomicBool,
 }
@@ -50,7 +51,8 @@ impl ProgressPolicy {
             watchdog: PollWatchdog::new()?,
             polled_at: AtomicU64::new(0),
             polled_by: AtomicUsize::new(0),
-            contended_until: AtomicU64::new(0),
+            contended: Contended::default(),
+            has_left_acks: AtomicBool::new(false),
             is_thread_receiving: AtomicBool::new(false),
         })
     }
@@ -95,23 +97,41 @@ impl ProgressPolicy {
         }
         // Where others want the processor, a thread that gives way gets it back when they have used up their time. One that only sends has
         // its packets taken meanwhile, and does better without a sleep.
-        if next == Backoff::Yield && self.is_contended_still(now) { Backoff::Park } else { next }
-    }
-
-    /// Looks whether the calling thread, which has answered late, loses its processor to others.
-    pub(crate) fn answers_late(&self, now: Instant) -> bool {
-        let until = contention::contended_until(now);
-        self.contended_until.store(until.as_nanos(), Ordering::Relaxed);
-        now < until
-    }
-
-    /// Tells whether a thread that answers loses its processor to others, and forgets that in time.
-    fn is_contended_still(&self, now: Instant) -> bool {
-        let is_contended = now.as_nanos() < self.contended_until.load(Ordering::Relaxed);
-        if !is_contended {
-            self.contended_until.store(0, Ordering::Relaxed);
+        if next == Backoff::Spin || !self.contended.is_on_at(now) {
+            return next;
         }
-        is_contended
+        if self.contended.spins() {
+            self.backoff.found(now);
+            return Backoff::Spin;
+        }
+        Backoff::Park
+    }
+
+    /// Looks whether the calling thread, which has answered late, loses its processor to others. `spins`: this end of the connection is
+    /// the one that spins then while it waits.
+    pub(crate) fn answers_late(&self, now: Instant, spins: bool) -> bool {
+        self.contended.answers_late(now, spins)
+    }
+
+    /// Records that a poll has handed out completions: it may be the last for long, where the application waits for a change of its memory.
+    #[inline]
+    pub(crate) fn completed(&self) {
+        self.contended.completed();
+    }
+
+    /// Tells whether packets are left to an application that has lost its processor while it polled.
+    pub(crate) fn leaves_packets(&self, now: Instant) -> bool {
+        self.contended.awaits_poll() && self.polled_within(now, TUNING.polling_contended)
+    }
+
+    /// Records that a poll has left ACKs to the progress thread.
+    pub(crate) fn leave_acks(&self) {
+        self.has_left_acks.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells whether a poll has left ACKs to the progress thread since the last question.
+    pub(crate) fn takes_acks(&self) -> bool {
+        self.has_left_acks.load(Ordering::Relaxed) && self.has_left_acks.swap(false, Ordering::Relaxed)
     }
 
     /// Records whether the progress thread has the receive token.
@@ -126,13 +146,23 @@ impl ProgressPolicy {
 
     /// Tells whether a thread that answers has lost its processor to others lately.
     pub(crate) fn is_contended(&self) -> bool {
-        self.contended_until.load(Ordering::Relaxed) != 0
+        self.contended.is_on()
+    }
+
+    /// Tells whether that is so still, and forgets it in time.
+    pub(crate) fn is_contended_at(&self, now: Instant) -> bool {
+        self.contended.is_on_at(now)
     }
 
     /// Time for which an ACK waits.
     pub(crate) fn delayed_ack_timeout(&self) -> Duration {
         // Who waits for a processor waits for slices of the scheduler, which are no longer on a slow machine.
         if self.is_contended() { TUNING.delayed_ack_timeout_contended } else { scaled(TUNING.delayed_ack_timeout) }
+    }
+
+    /// Time after which it is looked at whether an ACK has waited long enough.
+    pub(crate) fn delayed_ack_period(&self) -> Duration {
+        self.delayed_ack_timeout().min(TUNING.watchdog_last)
     }
 
     /// Records how long a yield took.
@@ -142,6 +172,7 @@ impl ProgressPolicy {
 
     /// Records that the application polls until `until`, as of `now`.
     pub(crate) fn polls(&self, now: Instant, until: Instant) {
+        self.contended.polls(now, self.polled_at.load(Ordering::Relaxed));
         self.polled_at.store(until.as_nanos(), Ordering::Relaxed);
         if several_devices::are_several() {
             self.polled_by.store(several_devices::this_thread(), Ordering::Relaxed);
@@ -170,12 +201,12 @@ impl ProgressPolicy {
 
     /// Tells whether the application still polls, so that the progress thread leaves packets to it.
     pub(crate) fn is_polling(&self, now: Instant) -> bool {
-        self.polled_within(now, TUNING.polling)
+        self.polled_within(now, TUNING.polling) || self.leaves_packets(now)
     }
 
     /// Tells whether the application polls at this moment.
     pub(crate) fn is_busy_polling(&self, now: Instant) -> bool {
-        self.polled_within(now, TUNING.busy_polling)
+        self.polled_within(now, TUNING.busy_polling) || self.leaves_packets(now)
     }
 
     /// Tells whether the application has polled so lately that raw frames are left to it.
@@ -251,11 +282,36 @@ mod tests {
         };
         assert_eq!(idle(0), Backoff::Yield);
         assert_eq!(policy.delayed_ack_timeout(), TUNING.delayed_ack_timeout);
-        policy.contended_until.store((at(0) + TUNING.contention_lasts).as_nanos(), Ordering::Relaxed);
+        policy.contended.set(at(0) + TUNING.contention_lasts, false);
         assert_eq!(idle(1000), Backoff::Park);
         assert_eq!(policy.delayed_ack_timeout(), TUNING.delayed_ack_timeout_contended);
+        assert_eq!(policy.delayed_ack_period(), TUNING.watchdog_last);
+        policy.contended.set(at(0) + TUNING.contention_lasts, true);
+        assert_eq!(idle(2000), Backoff::Spin, "the other end parks");
         assert_eq!(idle(200_000), Backoff::Yield, "long ago");
         assert!(!policy.is_contended());
+    }
+
+    #[test]
+    fn packets_are_left_to_an_application_that_has_lost_its_processor() {
+        let policy = ProgressPolicy::new().unwrap();
+        policy.polls(at(0), at(0));
+        assert!(!policy.leaves_packets(at(1)), "nobody has lost anything");
+        policy.contended.set(at(0) + TUNING.contention_lasts, true);
+        assert!(policy.leaves_packets(at(59_999)) && policy.is_polling(at(59_999)));
+        assert!(!policy.leaves_packets(at(60_000)) && !policy.is_polling(at(60_000)));
+        policy.completed();
+        assert!(!policy.leaves_packets(at(1)), "it may look at its memory now");
+        policy.polls(at(10), at(10));
+        assert!(policy.leaves_packets(at(11)));
+    }
+
+    #[test]
+    fn acks_that_are_left_are_told_once() {
+        let policy = ProgressPolicy::new().unwrap();
+        assert!(!policy.takes_acks());
+        policy.leave_acks();
+        assert!(policy.takes_acks() && !policy.takes_acks());
     }
 
     /// A poll that parks says so: the thread waits until the park is over.

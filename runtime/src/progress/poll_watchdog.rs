@@ -99,6 +99,11 @@ impl PollWatchdog {
         self.renew_if_on(now, Duration::from_nanos(span * 2).min(TUNING.watchdog_last));
     }
 
+    /// The thread looks again after so long, if it watches on.
+    pub(crate) fn look_after(&self, now: Instant, span: Duration) {
+        self.renew_if_on(now, span);
+    }
+
     fn renew_if_on(&self, now: Instant, span: Duration) {
         let (until, new) = (self.until.load(Ordering::Relaxed), now + span);
         // Not if the thread has just ended it, or another thread polls as well.

@@ -10,8 +10,9 @@ use std::time::Duration;
 pub struct Tuning {
     /// Longest delay of an ACK that waits for the next request to go with.
     pub delayed_ack_timeout: Duration,
-    /// Longest delay of an ACK where the application's thread has lost its processor: it answers when it has it again, and a peer that is told
-    /// of the ACK alone would leave its next packets to its progress thread, which has to be woken for each.
+    /// Longest delay of an ACK where the application's thread has lost its processor: longer than ten others' time slices. It answers when it has
+    /// a processor again, and a peer that is told of the ACK alone would leave its next packets to its progress thread, which has to be woken for
+    /// each.
     pub delayed_ack_timeout_contended: Duration,
     /// An answer within this time is a prompt one. Longer than an ACK waits: the application may have to wait for the
     /// processor of the thread that received.
@@ -58,6 +59,8 @@ pub struct Tuning {
 
     /// A poll this recent says that the application still polls.
     pub polling: Duration,
+    /// A poll in vain this recent says so where the application's thread loses its processor: longer than ten others' time slices.
+    pub polling_contended: Duration,
     /// A polling application polls more often than this, even where a waking thread takes its processor: interrupting a busy
     /// processor of a virtual machine takes 20 µs and more.
     pub busy_polling: Duration,
@@ -98,7 +101,7 @@ impl Tuning {
     /// Values measured on machines where a system call takes 100 ns.
     pub const DEFAULT: Self = Self {
         delayed_ack_timeout: Duration::from_micros(20),
-        delayed_ack_timeout_contended: Duration::from_millis(4),
+        delayed_ack_timeout_contended: Duration::from_millis(50),
         prompt_answer: Duration::from_micros(50),
         prompt_answers: 4,
         prompt_answers_most: 32,
@@ -118,6 +121,7 @@ impl Tuning {
         spin_gap: Duration::from_micros(1),
         spins: 16,
         polling: Duration::from_micros(250),
+        polling_contended: Duration::from_millis(60),
         busy_polling: Duration::from_micros(60),
         polling_frames: Duration::from_millis(10),
         burst: 16,

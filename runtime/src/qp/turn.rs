@@ -2,6 +2,7 @@
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use urxe_engine::{Clock as _, Io, Memory as _, Progress, QueuePair};
 
@@ -39,12 +40,11 @@ impl Inner {
             return false;
         }
         // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
-        let impatient = engine.ack_timeout().is_some_and(|timeout| timeout < 4 * TUNING.watchdog_last);
+        let ack_timeout = engine.ack_timeout().unwrap_or(Duration::MAX);
+        let impatient = ack_timeout < 4 * TUNING.watchdog_last;
+        let timeout = policy.delayed_ack_timeout().min(ack_timeout / 4 * 3);
         // Nor is it lost if the process ends meanwhile.
-        !*sleeps
-            && !impatient
-            && last_ack.is_current
-            && delayed_ack.lets_wait(clock, acks, policy.delayed_ack_timeout())
+        !*sleeps && !impatient && last_ack.is_current && delayed_ack.lets_wait(clock, acks, timeout)
     }
 }
 
@@ -219,7 +219,9 @@ impl Qp {
         counters.count_out_of_order(self.device.counters());
         // The clock is looked at when the packets have left: their receiver need not wait for that.
         if kind == Act::Send {
-            delayed_ack.answered(clock, |now| self.device.policy.answers_late(now));
+            // Both ends know which of them has the smaller number.
+            let spins = self.qpn < engine.dest_qpn();
+            delayed_ack.answered(clock, |now| self.device.policy.answers_late(now, spins));
         }
         let deadline = engine.poll_timeout(clock);
         let is_full = work.sender.take_full();
