@@ -82,6 +82,9 @@ impl Qp {
         }
         let is_connected = matches!(config.qp_type, QpType::Rc | QpType::Uc);
         let sleeps = [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
+        if sleeps {
+            device.policy.may_sleep();
+        }
         let qp = Arc::new_cyclic(|qp| Self {
             qpn: config.qpn,
             inner: Mutex::new(Inner {

@@ -58,7 +58,10 @@ impl LastRead {
             device.polled(false);
             value = count.read();
         }
-        self.0.store(value, Ordering::Relaxed);
+        if self.0.load(Ordering::Relaxed) != value {
+            self.0.store(value, Ordering::Relaxed);
+            device.completed();
+        }
         value
     }
 }

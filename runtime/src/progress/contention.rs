@@ -12,6 +12,9 @@ use super::time_scale::scaled;
 use super::tuning::TUNING;
 use crate::clock;
 
+/// A poll or a park that took longer may have waited for a processor.
+pub(super) const GAP: Duration = Duration::from_millis(1);
+
 /// A look at a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Look {
@@ -40,7 +43,7 @@ struct Given {
     /// Yields that let another thread run.
     yields: i64,
     parks: i64,
-    /// Parks after which the thread had to wait for a processor.
+    /// Parks that took longer than [`GAP`].
     late: i64,
 }
 
@@ -65,12 +68,13 @@ thread_local! {
     static GIVEN: Cell<Given> = const { Cell::new(NO_LOOK.given) };
 }
 
-/// Notes that the calling thread was parked for so long. What is longer than a park it waited for a processor.
+/// Notes that the calling thread was parked for so long. Of a long time it waited for a processor after the park.
 pub(super) fn parked(time: Duration) {
     let given = GIVEN.get();
-    let time_given = given.time.saturating_add(time.min(TUNING.park));
-    let late = given.late + i64::from(time > TUNING.park + scaled(TUNING.short_sleep));
-    GIVEN.set(Given { time: time_given, parks: given.parks + 1, late, ..given });
+    let is_late = time > GAP;
+    let parked = if is_late { TUNING.park } else { time };
+    let late = given.late + i64::from(is_late);
+    GIVEN.set(Given { time: given.time.saturating_add(parked), parks: given.parks + 1, late, ..given });
 }
 
 /// Notes that a yield of the calling thread took so long.
@@ -180,10 +184,10 @@ mod tests {
     #[test]
     fn a_park_that_is_too_long_ended_late() {
         let test = || {
-            parked(TUNING.park);
-            assert_eq!(GIVEN.get(), Given { time: TUNING.park, parks: 1, ..NO_LOOK.given });
+            parked(GAP);
+            assert_eq!(GIVEN.get(), Given { time: GAP, parks: 1, ..NO_LOOK.given });
             parked(millis(30));
-            assert_eq!(GIVEN.get(), Given { time: 2 * TUNING.park, parks: 2, late: 1, ..NO_LOOK.given });
+            assert_eq!(GIVEN.get(), Given { time: GAP + TUNING.park, parks: 2, late: 1, ..NO_LOOK.given });
         };
         std::thread::spawn(test).join().unwrap();
     }

@@ -6,7 +6,7 @@
 //! module `progress`).
 //!
 //! An ACK waits only on a queue pair whose application has answered promptly several times in a row. An answer that is late because its
-//! thread had lost the processor counts as a prompt one: the application answers as soon as it can.
+//! thread had lost the processor counts as a prompt one until ACKs are delayed, and then as none: the application may answer as soon as it can.
 
 use std::time::Duration;
 
@@ -87,10 +87,12 @@ impl DelayedAck {
     pub(crate) fn answered(&mut self, clock: &LazyInstant, is_contended: impl FnOnce(Instant) -> bool) {
         if let Due::At(at) = self.due {
             let now = clock.now();
-            if now.since(at) < scaled(TUNING.prompt_answer) || is_contended(now) {
+            if now.since(at) < scaled(TUNING.prompt_answer) {
                 self.prompt = TUNING.prompt_answers_most.min(self.prompt + 1);
-            } else {
+            } else if !is_contended(now) {
                 self.prompt /= 2;
+            } else if self.prompt < TUNING.prompt_answers {
+                self.prompt += 1;
             }
         }
         self.due = Due::No;

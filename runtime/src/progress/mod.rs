@@ -11,7 +11,7 @@
 //! usual.
 //!
 //! An ACK may wait for the application's next request (`delayed_ack`). A poll that delays an ACK may be the
-//! application's last; so polls delay ACKs only while the thread watches, and the thread sends overdue ACKs when the
+//! application's last; so polls delay ACKs only while the thread watches, or have it do so, and the thread sends overdue ACKs when the
 //! timer expires. For packets that the thread receives itself, it waits that short time.
 //!
 //! Packets that concern no application (one-sided operations) often follow one another sooner than a thread falls asleep
@@ -218,7 +218,7 @@ fn run(device: &Device) {
         let now = clock::now();
         let is_contended = device.policy.is_contended_at(now);
         let takes_acks = device.policy.takes_acks();
-        if takes_acks || readable && (device.policy.is_busy_polling(now) || device.leaves_frames(now)) {
+        if takes_acks || readable && leaves_to_polls(device, now) {
             (acks_wait, is_left) = stand_by(device, sockets, is_left);
         } else if readable || acks_wait {
             let drained = device.drain_all(if readable || is_contended { AckMode::Delay } else { AckMode::Immediate });
@@ -265,6 +265,22 @@ fn spin_before_sleep(device: &Device, spin: Duration) -> Option<Drained> {
     any.then(|| device.drain_all(AckMode::Immediate))
 }
 
+/// Whether what has come is left to an application that polls.
+fn leaves_to_polls(device: &Device, now: Instant) -> bool {
+    device.policy.is_busy_polling(now) || device.leaves_frames(now) || leaves_rings(device, now)
+}
+
+/// Whether packets of this host's processes are left to an application that has lost its processor. Those of other hosts are answered
+/// for it, as a card does.
+fn leaves_rings(device: &Device, now: Instant) -> bool {
+    let leaves = device.policy.leaves_packets(now);
+    if leaves && device.net().is_readable_besides_rings() {
+        device.policy.leave_none(now);
+        return false;
+    }
+    leaves
+}
+
 /// Leaves packets to an application that polls, until it stops; takes only those it left lying. Returns whether ACKs wait: they do where
 /// it may have stopped for want of a processor. `is_left`, and the second that is returned: there may be packets of which no socket tells.
 fn stand_by(device: &Device, sockets: RawFd, mut is_left: bool) -> (bool, bool) {
@@ -286,9 +302,13 @@ fn stand_by(device: &Device, sockets: RawFd, mut is_left: bool) -> (bool, bool) 
             watch.renew();
             continue;
         }
+        device.policy.is_contended_at(now);
         device.send_overdue_acks();
-        // Packets of other hosts are answered for an application that has no processor, as a card does.
-        if device.policy.leaves_packets(now) && !device.net().is_readable_besides_rings() {
+        if leaves_rings(device, now) {
+            if is_left || is_readable(sockets) {
+                // New rings, and those that end: the next poll looks at all.
+                device.woken();
+            }
             watch.look_after(now, TUNING.watchdog_last);
             continue;
         }

@@ -71,6 +71,7 @@ impl ProgressPolicy {
     /// Records that a poll found packets; `now` if it has read the clock.
     pub(crate) fn poll_found(&self, now: Option<Instant>) {
         several_devices::found(now);
+        self.contended.found();
         match now {
             Some(now) => self.backoff.found(now),
             None => self.backoff.found_unseen(),
@@ -119,9 +120,20 @@ impl ProgressPolicy {
         self.contended.completed();
     }
 
+    /// Records that completions of some queue pair may be waited for in sleep.
+    pub(crate) fn may_sleep(&self) {
+        self.contended.may_sleep();
+    }
+
     /// Tells whether packets are left to an application that has lost its processor while it polled.
     pub(crate) fn leaves_packets(&self, now: Instant) -> bool {
-        self.contended.awaits_poll() && self.polled_within(now, TUNING.polling_contended)
+        // Others' time slices are no longer on a slow machine.
+        self.contended.leaves(now) && now.since(self.polled_at()) < TUNING.polling_contended
+    }
+
+    /// Records that packets have come that nobody is to be left: they are taken at once for a while.
+    pub(crate) fn leave_none(&self, now: Instant) {
+        self.contended.leave_none(now);
     }
 
     /// Records that a poll has left ACKs to the progress thread.
@@ -149,7 +161,7 @@ impl ProgressPolicy {
         self.contended.is_on()
     }
 
-    /// Tells whether that is so still, and forgets it in time.
+    /// Tells whether contention lasts at `now`, and forgets it when it is over.
     pub(crate) fn is_contended_at(&self, now: Instant) -> bool {
         self.contended.is_on_at(now)
     }
@@ -196,7 +208,11 @@ impl ProgressPolicy {
     }
 
     fn polled_within(&self, now: Instant, age: Duration) -> bool {
-        now.since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < scaled(age)
+        now.since(self.polled_at()) < scaled(age)
+    }
+
+    fn polled_at(&self) -> Instant {
+        Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))
     }
 
     /// Tells whether the application still polls, so that the progress thread leaves packets to it.
@@ -206,7 +222,7 @@ impl ProgressPolicy {
 
     /// Tells whether the application polls at this moment.
     pub(crate) fn is_busy_polling(&self, now: Instant) -> bool {
-        self.polled_within(now, TUNING.busy_polling) || self.leaves_packets(now)
+        self.polled_within(now, TUNING.busy_polling)
     }
 
     /// Tells whether the application has polled so lately that raw frames are left to it.
@@ -298,12 +314,15 @@ mod tests {
         policy.polls(at(0), at(0));
         assert!(!policy.leaves_packets(at(1)), "nobody has lost anything");
         policy.contended.set(at(0) + TUNING.contention_lasts, true);
+        (0..3).for_each(|_| policy.polls(at(0), at(0)));
         assert!(policy.leaves_packets(at(59_999)) && policy.is_polling(at(59_999)));
         assert!(!policy.leaves_packets(at(60_000)) && !policy.is_polling(at(60_000)));
         policy.completed();
         assert!(!policy.leaves_packets(at(1)), "it may look at its memory now");
-        policy.polls(at(10), at(10));
+        (0..3).for_each(|_| policy.polls(at(10), at(10)));
         assert!(policy.leaves_packets(at(11)));
+        policy.leave_none(at(11));
+        assert!(!policy.leaves_packets(at(12)), "another host sends");
     }
 
     #[test]

@@ -39,10 +39,11 @@ impl Inner {
         if !engine.owes_only_ack() {
             return false;
         }
-        // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
+        // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK: two looks may pass before it is
+        // noticed, and the request may have waited for this process as long as the ACK waits for the answer.
         let ack_timeout = engine.ack_timeout().unwrap_or(Duration::MAX);
         let impatient = ack_timeout < 4 * TUNING.watchdog_last;
-        let timeout = policy.delayed_ack_timeout().min(ack_timeout / 4 * 3);
+        let timeout = policy.delayed_ack_timeout().min(ack_timeout.saturating_sub(2 * TUNING.watchdog_last) / 2);
         // Nor is it lost if the process ends meanwhile.
         !*sleeps && !impatient && last_ack.is_current && delayed_ack.lets_wait(clock, acks, timeout)
     }

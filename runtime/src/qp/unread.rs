@@ -14,6 +14,8 @@ pub(super) struct UnreadByPeer {
     /// Position in the ring to the peer that its silence counts from.
     position: Option<u64>,
     is_unread: bool,
+    /// It has been read since the last answer.
+    is_new: bool,
     /// The answer holds until then.
     until: Instant,
 }
@@ -29,7 +31,7 @@ impl Qp {
         now: Instant,
         sockets: impl FnOnce() -> &'a UdpSockets,
     ) -> bool {
-        let (route, position) = {
+        let (route, is_unread) = {
             let Inner { engine, unread, .. } = &mut *lock(&self.inner);
             let last = unread.filter(|last| last.ack_timeout == ack_timeout);
             if let Some(last) = last.filter(|last| now < last.until) {
@@ -37,13 +39,16 @@ impl Qp {
             }
             let since = last.and_then(|last| last.position);
             let position = engine.route().and_then(|route| route.unread(since));
-            let is_unread = position.is_some();
-            let until = now + TUNING.unread_retry;
-            *unread = Some(UnreadByPeer { ack_timeout, position: position.or(since), is_unread, until });
-            (engine.route().cloned(), position)
+            // What has just been read is acknowledged by the application's answer, or when its ACK has waited for that.
+            let is_new =
+                position.is_none() && since.is_some() && last.is_some_and(|last| last.is_unread && !last.is_new);
+            let is_unread = position.is_some() || is_new;
+            let until = now + if is_new { TUNING.delayed_ack_timeout_contended } else { TUNING.unread_retry };
+            *unread = Some(UnreadByPeer { ack_timeout, position: position.or(since), is_unread, is_new, until });
+            (engine.route().cloned(), is_unread)
         };
         // Files are read without the lock.
-        let is_unread = position.is_some() || route.is_some_and(|route| route.is_unread_in_socket(sockets));
+        let is_unread = is_unread || route.is_some_and(|route| route.is_unread_in_socket(sockets));
         if let Some(last) = &mut lock(&self.inner).unread {
             last.is_unread = is_unread;
         }
