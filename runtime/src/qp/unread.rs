@@ -14,7 +14,7 @@ pub(super) struct UnreadByPeer {
     /// Position in the ring to the peer that its silence counts from.
     position: Option<u64>,
     is_unread: bool,
-    /// It has been read since the last answer.
+    /// The peer has read all that it had not at the answer before.
     is_new: bool,
     /// The answer holds until then.
     until: Instant,
