@@ -44,8 +44,10 @@ impl Inner {
         let ack_timeout = engine.ack_timeout().unwrap_or(Duration::MAX);
         let impatient = ack_timeout < 4 * TUNING.watchdog_last;
         let timeout = policy.delayed_ack_timeout().min(ack_timeout.saturating_sub(2 * TUNING.watchdog_last) / 2);
+        // Asked in any case: whether answers are prompt says whether the application loses its processor.
+        let lets_wait = delayed_ack.lets_wait(clock, acks, timeout);
         // Nor is it lost if the process ends meanwhile.
-        !*sleeps && !impatient && last_ack.is_current && delayed_ack.lets_wait(clock, acks, timeout)
+        lets_wait && !*sleeps && !impatient && last_ack.is_current
     }
 }
 
