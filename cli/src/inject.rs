@@ -246,13 +246,13 @@ struct CaptureSettings {
 }
 
 /// A program's message that has made a connection by rdma_cm.
-struct ByCm {
+struct CmMessage {
     /// A request: the program is the active side.
     is_active: bool,
     private_data: Vec<u8>,
 }
 
-impl ByCm {
+impl CmMessage {
     /// Looks for the message of the program at this end.
     fn find(packets: &[urxe_pcapng::Captured], end: pairs::End) -> Option<Self> {
         packets.iter().filter(|packet| packet.from == end.address && packet.bth.dest_qp == Qpn::GSI).find_map(
@@ -360,8 +360,9 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
         bail!("{0}: no such exchange in it; `urxe trace {0}` lists those that it has", name())
     };
     let (left, right) = (pair.left(), pair.right());
-    let (by_left, by_right) = (ByCm::find(&packets, left), ByCm::find(&packets, right));
-    let left_is_active = by_left.as_ref().map(|by| by.is_active).or(by_right.as_ref().map(|by| !by.is_active));
+    let (left_sent, right_sent) = (CmMessage::find(&packets, left), CmMessage::find(&packets, right));
+    let left_is_active =
+        left_sent.as_ref().map(|sent| sent.is_active).or(right_sent.as_ref().map(|sent| !sent.is_active));
     let live_is_right = match args.live {
         Some(qpn) => right.qpn == Some(qpn),
         // The side that connects may be the second that sends.
@@ -373,8 +374,8 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
         Some(Recorded { is_ours, header: packet.header?, payload: packet.payload.clone() })
     });
     let recorded: Vec<_> = recorded.collect();
-    let (live, played) = if live_is_right { (by_right, by_left) } else { (by_left, by_right) };
-    let private_data = |by: Option<ByCm>| by.map(|by| by.private_data).unwrap_or_default();
+    let (live, played) = if live_is_right { (right_sent, left_sent) } else { (left_sent, right_sent) };
+    let private_data = |sent: Option<CmMessage>| sent.map(|sent| sent.private_data).unwrap_or_default();
     let captured = CaptureSettings { mtu: replay::mtu(&recorded), private_data: private_data(played) };
     let replay = Replay {
         packets: recorded,

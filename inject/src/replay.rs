@@ -421,6 +421,7 @@ mod tests {
         assert_eq!((known.live, reth.va.wrapping_add(known.delta.unwrap())), (0x42, 0x5566_0000_1010));
         assert!(learn(&live, &captured, &reth).is_none());
     }
+
     /// A socket over RDMA tells its buffer in private data, and then the second half of it, with its key, in a message.
     #[test]
     fn an_address_is_learnt_from_the_message_that_has_one_below() {

@@ -219,22 +219,17 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
             return Ok(object.cq.try_poll(most, &mut each));
         }
         let mut taken = object.cq.poll(most, &mut each);
-        if most == 0 {
-            return Ok(0);
+        if taken == 0 && most > 0 {
+            if object.cq.has_overrun() {
+                return Err(diagnostics::wrong(
+                    Errno(libc::EIO),
+                    "the queue has overrun: a completion is lost",
+                    "make the CQ as large as all queues that complete there together",
+                ));
+            }
+            object.home.polled(context, object.cq.is_armed());
+            taken = object.cq.poll(most, &mut each);
         }
-        if taken > 0 {
-            object.home.completed(context);
-            return Ok(taken);
-        }
-        if object.cq.has_overrun() {
-            return Err(diagnostics::wrong(
-                Errno(libc::EIO),
-                "the queue has overrun: a completion is lost",
-                "make the CQ as large as all queues that complete there together",
-            ));
-        }
-        object.home.polled(context, object.cq.is_armed());
-        taken = object.cq.poll(most, &mut each);
         if taken > 0 {
             object.home.completed(context);
         }

@@ -6,19 +6,16 @@
 //!
 //! - Packets are left to an application that has polled in vain: it polls on as soon as it has a processor. The progress thread would
 //!   have to send the ACK alone, and from then on the peer, which has polled its completion, looks at its memory instead of polling.
-//! - Of two ends one spins while it waits, and the other parks: the scheduler owes a processor to a thread that has slept, so it has one soon
-//!   after the packet that wakes it, while the other end still spins. Two that spin may have their slices beside each other for seconds.
+//! - Of two ends one spins while it waits, and the other parks: the scheduler owes a processor to a thread that has slept (its lag is kept,
+//!   `place_entity` of the kernel's sched/fair.c), so it has one soon after the packet that wakes it, while the other end still spins. Two that spin may have their slices beside each other for seconds.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use urxe_engine::Instant;
 
-use super::contention::{self, GAP};
+use super::contention;
 use super::several_devices::this_thread;
 use super::tuning::TUNING;
-
-/// Polls in vain after which an application polls on: many poll until nothing is there, and go on to something else.
-const VAIN: u32 = 3;
 
 /// Contention at one device.
 #[derive(Debug, Default)]
@@ -27,7 +24,7 @@ pub(super) struct Contended {
     until: AtomicU64,
     /// Empty polls spin here; those of the peer park.
     spins: AtomicBool,
-    /// Polls in vain since the last that handed out completions, up to [`VAIN`].
+    /// Polls in vain since the last that handed out completions, up to [`vain_polls`](super::tuning::Tuning::vain_polls).
     vain: AtomicU32,
     /// A poll has found packets since contention was last looked for.
     has_found: AtomicBool,
@@ -80,7 +77,7 @@ impl Contended {
 
     fn polls_contended(&self, now: Instant, before: u64) {
         let vain = self.vain.load(Ordering::Relaxed);
-        if vain < VAIN {
+        if vain < TUNING.vain_polls {
             self.vain.store(vain + 1, Ordering::Relaxed);
         }
         let (thread, other) = (this_thread(), self.polled_by.load(Ordering::Relaxed));
@@ -90,7 +87,7 @@ impl Contended {
                 self.leave_none(now);
             }
         }
-        let has_stood_still = before != 0 && now.since(Instant::from_nanos(before)) > GAP;
+        let has_stood_still = before != 0 && now.since(Instant::from_nanos(before)) > TUNING.contention_gap;
         if has_stood_still && self.has_found.swap(false, Ordering::Relaxed) {
             let until = contention::look(now).until;
             if now < until {
@@ -128,7 +125,7 @@ impl Contended {
     /// Whether packets are left to the application, if it has polled lately: it polls on as soon as it has a processor.
     pub(super) fn leaves(&self, now: Instant) -> bool {
         self.is_on_at(now)
-            && self.vain.load(Ordering::Relaxed) >= VAIN
+            && self.vain.load(Ordering::Relaxed) >= TUNING.vain_polls
             && !self.may_sleep.load(Ordering::Relaxed)
             && now.as_nanos() >= self.leaves_none_until.load(Ordering::Relaxed)
     }
@@ -158,7 +155,7 @@ mod tests {
     fn contended() -> Contended {
         let contended = Contended::default();
         contended.set(at(100), false);
-        (0..VAIN).for_each(|_| contended.polls(at(1), at(1).as_nanos()));
+        (0..TUNING.vain_polls).for_each(|_| contended.polls(at(1), at(1).as_nanos()));
         contended
     }
 
@@ -177,7 +174,7 @@ mod tests {
         contended.polls(at(1), at(1).as_nanos());
         contended.set(at(100), false);
         assert!(!contended.leaves(at(1)), "polls were not counted");
-        (1..VAIN).for_each(|_| contended.polls(at(1), at(1).as_nanos()));
+        (1..TUNING.vain_polls).for_each(|_| contended.polls(at(1), at(1).as_nanos()));
         assert!(!contended.leaves(at(1)), "it may go on to something else");
         contended.polls(at(1), at(1).as_nanos());
         assert!(contended.leaves(at(99)) && !contended.leaves(at(100)));

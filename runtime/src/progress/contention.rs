@@ -12,9 +12,6 @@ use super::time_scale::scaled;
 use super::tuning::TUNING;
 use crate::clock;
 
-/// A poll or a park that took longer may have waited for a processor.
-pub(super) const GAP: Duration = Duration::from_millis(1);
-
 /// A look at a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Look {
@@ -43,7 +40,7 @@ struct Given {
     /// Yields that let another thread run.
     yields: i64,
     parks: i64,
-    /// Parks that took longer than [`GAP`].
+    /// Parks that took longer than [`contention_gap`](super::tuning::Tuning::contention_gap).
     late: i64,
 }
 
@@ -71,7 +68,7 @@ thread_local! {
 /// Notes that the calling thread was parked for so long. Of a long time it waited for a processor after the park.
 pub(super) fn parked(time: Duration) {
     let given = GIVEN.get();
-    let is_late = time > GAP;
+    let is_late = time > TUNING.contention_gap;
     let parked = if is_late { TUNING.park } else { time };
     let late = given.late + i64::from(is_late);
     GIVEN.set(Given { time: given.time.saturating_add(parked), parks: given.parks + 1, late, ..given });
@@ -184,10 +181,13 @@ mod tests {
     #[test]
     fn a_park_that_is_too_long_ended_late() {
         let test = || {
-            parked(GAP);
-            assert_eq!(GIVEN.get(), Given { time: GAP, parks: 1, ..NO_LOOK.given });
+            parked(TUNING.contention_gap);
+            assert_eq!(GIVEN.get(), Given { time: TUNING.contention_gap, parks: 1, ..NO_LOOK.given });
             parked(millis(30));
-            assert_eq!(GIVEN.get(), Given { time: GAP + TUNING.park, parks: 2, late: 1, ..NO_LOOK.given });
+            assert_eq!(
+                GIVEN.get(),
+                Given { time: TUNING.contention_gap + TUNING.park, parks: 2, late: 1, ..NO_LOOK.given }
+            );
         };
         std::thread::spawn(test).join().unwrap();
     }

@@ -302,14 +302,15 @@ fn stand_by(device: &Device, sockets: RawFd, mut is_left: bool) -> (bool, bool) 
             watch.renew();
             continue;
         }
-        device.policy.is_contended_at(now);
+        // Before the ACKs: contention that is over is forgotten.
+        let leaves_rings = leaves_rings(device, now);
         device.send_overdue_acks();
-        if leaves_rings(device, now) {
+        if leaves_rings {
             if is_left || is_readable(sockets) {
                 // New rings, and those that end: the next poll looks at all.
                 device.woken();
             }
-            watch.look_after(now, TUNING.watchdog_last);
+            watch.renew_if_on(now, TUNING.watchdog_last);
             continue;
         }
         let has_come = if device.leaves_frames(now) {

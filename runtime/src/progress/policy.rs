@@ -131,7 +131,7 @@ impl ProgressPolicy {
         self.contended.leaves(now) && now.since(self.polled_at()) < TUNING.polling_contended
     }
 
-    /// Records that packets have come that nobody is to be left: they are taken at once for a while.
+    /// Has packets taken at once for a while, as another host sends.
     pub(crate) fn leave_none(&self, now: Instant) {
         self.contended.leave_none(now);
     }
@@ -314,12 +314,12 @@ mod tests {
         policy.polls(at(0), at(0));
         assert!(!policy.leaves_packets(at(1)), "nobody has lost anything");
         policy.contended.set(at(0) + TUNING.contention_lasts, true);
-        (0..3).for_each(|_| policy.polls(at(0), at(0)));
+        (0..TUNING.vain_polls).for_each(|_| policy.polls(at(0), at(0)));
         assert!(policy.leaves_packets(at(59_999)) && policy.is_polling(at(59_999)));
         assert!(!policy.leaves_packets(at(60_000)) && !policy.is_polling(at(60_000)));
         policy.completed();
         assert!(!policy.leaves_packets(at(1)), "it may look at its memory now");
-        (0..3).for_each(|_| policy.polls(at(10), at(10)));
+        (0..TUNING.vain_polls).for_each(|_| policy.polls(at(10), at(10)));
         assert!(policy.leaves_packets(at(11)));
         policy.leave_none(at(11));
         assert!(!policy.leaves_packets(at(12)), "another host sends");

@@ -99,12 +99,8 @@ impl PollWatchdog {
         self.renew_if_on(now, Duration::from_nanos(span * 2).min(TUNING.watchdog_last));
     }
 
-    /// The thread looks again after so long, if it watches on.
-    pub(crate) fn look_after(&self, now: Instant, span: Duration) {
-        self.renew_if_on(now, span);
-    }
-
-    fn renew_if_on(&self, now: Instant, span: Duration) {
+    /// Has the timer expire after `span`, if the thread watches.
+    pub(crate) fn renew_if_on(&self, now: Instant, span: Duration) {
         let (until, new) = (self.until.load(Ordering::Relaxed), now + span);
         // Not if the thread has just ended it, or another thread polls as well.
         let exchanged = || self.until.compare_exchange(until, new.as_nanos(), Ordering::Relaxed, Ordering::Relaxed);

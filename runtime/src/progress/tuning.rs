@@ -44,6 +44,10 @@ pub struct Tuning {
     pub contention_period: Duration,
     /// Time for which a thread that has lost its processor counts as one that does.
     pub contention_lasts: Duration,
+    /// Time between two polls, or of a park, beyond which the thread may have waited for a processor.
+    pub contention_gap: Duration,
+    /// Polls in vain after which an application polls on: many poll until nothing is there, and go on to something else.
+    pub vain_polls: u32,
     /// Longest time for which a poll parks: the application may have other things to look at.
     pub park: Duration,
 
@@ -115,6 +119,8 @@ impl Tuning {
         parks: 16,
         contention_period: Duration::from_millis(5),
         contention_lasts: Duration::from_millis(100),
+        contention_gap: Duration::from_millis(1),
+        vain_polls: 3,
         park: Duration::from_micros(500),
         polls_in_vain: 16,
         clock_skips: 7,

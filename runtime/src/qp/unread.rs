@@ -14,8 +14,8 @@ pub(super) struct UnreadByPeer {
     /// Position in the ring to the peer that its silence counts from.
     position: Option<u64>,
     is_unread: bool,
-    /// The peer has read all that it had not at the answer before.
-    is_new: bool,
+    /// The peer has read since the last look what was unread then.
+    is_just_read: bool,
     /// The answer holds until then.
     until: Instant,
 }
@@ -40,11 +40,11 @@ impl Qp {
             let since = last.and_then(|last| last.position);
             let position = engine.route().and_then(|route| route.unread(since));
             // What has just been read is acknowledged by the application's answer, or when its ACK has waited for that.
-            let is_new =
-                position.is_none() && since.is_some() && last.is_some_and(|last| last.is_unread && !last.is_new);
-            let is_unread = position.is_some() || is_new;
-            let until = now + if is_new { TUNING.delayed_ack_timeout_contended } else { TUNING.unread_retry };
-            *unread = Some(UnreadByPeer { ack_timeout, position: position.or(since), is_unread, is_new, until });
+            let is_just_read =
+                position.is_none() && since.is_some() && last.is_some_and(|last| last.is_unread && !last.is_just_read);
+            let is_unread = position.is_some() || is_just_read;
+            let until = now + if is_just_read { TUNING.delayed_ack_timeout_contended } else { TUNING.unread_retry };
+            *unread = Some(UnreadByPeer { ack_timeout, position: position.or(since), is_unread, is_just_read, until });
             (engine.route().cloned(), is_unread)
         };
         // Files are read without the lock.
